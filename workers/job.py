@@ -1,0 +1,185 @@
+"""The job file: what to train, on what data, with how many workers.
+
+Read from YAML or JSON. Unknown fields are errors that name the field and the nearest known one. This module is light on
+purpose: the control plane imports it, and it must not pull in torch.
+"""
+
+import difflib
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+
+class InvalidJob(ValueError):  # noqa: N818 - reads as a sentence where it is raised
+    """The job file is not valid. `problems` holds one line for each fault, `field: message`."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class ScheduleName(StrEnum):
+    """The schedules of `pipeline.schedules` that a job can ask for."""
+
+    SYNC = "sync"
+    SPARSE_DIST = "sparse_dist"
+    PRIORITIZED = "prioritized"
+
+
+class Backend(StrEnum):
+    """The collective library of the worker group; `auto` is NCCL with GPUs and gloo without."""
+
+    AUTO = "auto"
+    GLOO = "gloo"
+    NCCL = "nccl"
+
+
+class Spec(BaseModel):
+    """A section of the job file: immutable, and closed to unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSpec(Spec):
+    """Which model: `factory` is the import path `package.module:callable` of a callable that returns an nn.Module."""
+
+    factory: str = Field(default="workers.models:sequence_ranker", pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class DataSpec(Spec):
+    """Which data. `source` is a built-in name or the import path `package.module:callable` of a user's source."""
+
+    source: str = "movielens-100k"
+    order: Literal["time", "shuffled"] = "time"
+    path: str | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
+    columns: dict[str, Any] = Field(default_factory=dict)
+    max_bad_rows: int = Field(default=0, ge=0)
+
+
+class SparseOptimizerSpec(Spec):
+    """The fused optimizer of the embedding tables."""
+
+    name: Literal["sgd", "rowwise_adagrad"] = "rowwise_adagrad"
+    lr: float = Field(default=0.05, gt=0)
+
+
+class TrainingSpec(Spec):
+    """How to train. `batch_size` counts samples per worker; `max_steps` ends earlier than `epochs` would."""
+
+    batch_size: int = Field(default=1024, ge=1)
+    epochs: int = Field(default=1, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
+    schedule: ScheduleName = ScheduleName.PRIORITIZED
+    seed: int = Field(default=0, ge=0)
+    dense_lr: float = Field(default=0.01, gt=0)
+    sparse_optimizer: SparseOptimizerSpec = SparseOptimizerSpec()
+
+
+class WorkersSpec(Spec):
+    """The worker group: how many workers, and what each one takes from the cluster."""
+
+    count: Annotated[int, Field(ge=1)] = 2
+    cpus: float = Field(default=1, gt=0)
+    gpus: float = Field(default=0, ge=0)
+    backend: Backend = Backend.AUTO
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _no_elastic_yet(cls, value: object) -> object:
+        if isinstance(value, dict):
+            raise ValueError("elastic worker groups ({min, max}) are not supported yet; give a number")
+        return value
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> Self:
+        if self.backend is Backend.NCCL and self.gpus == 0:
+            raise ValueError("backend nccl needs gpus: 1 or more per worker; use backend: gloo on CPUs")
+        return self
+
+
+class CheckpointSpec(Spec):
+    """When to write a checkpoint (also at the end of every run) and how many to keep."""
+
+    every_steps: int | None = Field(default=None, ge=1)
+    keep: int = Field(default=2, ge=1)
+
+
+class RetriesSpec(Spec):
+    """How often the worker group is restarted after a failure before the job has failed."""
+
+    max: int = Field(default=3, ge=0)
+
+
+class QueueSpec(Spec):
+    """The job's place in the queue."""
+
+    priority: int = 0
+    project: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    deadline_s: float | None = Field(default=None, gt=0)
+
+
+class JobSpec(Spec):
+    """A whole job file."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    model: ModelSpec = ModelSpec()
+    data: DataSpec = DataSpec()
+    training: TrainingSpec = TrainingSpec()
+    workers: WorkersSpec = WorkersSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    retries: RetriesSpec = RetriesSpec()
+    queue: QueueSpec = QueueSpec()
+
+
+def parse_job(raw: object) -> JobSpec:
+    """Validate a decoded job file. Raises `InvalidJob` with one problem per fault."""
+    if not isinstance(raw, dict):
+        raise InvalidJob([f"job file: expected a mapping of fields, got {type(raw).__name__}"])
+    try:
+        return JobSpec.model_validate(raw)
+    except ValidationError as error:
+        raise InvalidJob([_problem(detail) for detail in error.errors()]) from None
+
+
+def read_job(text: str) -> JobSpec:
+    """Parse YAML or JSON text (JSON is YAML). Raises `InvalidJob`."""
+    try:
+        return parse_job(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise InvalidJob([f"job file: not valid YAML or JSON: {' '.join(str(error).split())}"]) from None
+
+
+def load_job(path: Path) -> JobSpec:
+    """Read a job file. Raises `InvalidJob`, also for a file that cannot be read."""
+    try:
+        return read_job(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidJob([f"job file: cannot read {path}: {error}"]) from None
+
+
+def _problem(detail: ErrorDetails) -> str:
+    field = ".".join(str(part) for part in detail["loc"]) or "job file"
+    if detail["type"] == "extra_forbidden":
+        known = _known_fields(detail["loc"][:-1])
+        near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(known)}"
+        return f"{field}: unknown field; {hint}"
+    given = "" if detail["type"] == "missing" else f" (got {json.dumps(detail['input'], default=str)[:80]})"
+    return f"{field}: {detail['msg'].removeprefix('Value error, ')}{given}"
+
+
+def _known_fields(location: tuple[int | str, ...]) -> list[str]:
+    section: type[BaseModel] = JobSpec
+    for part in location:
+        annotation = section.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        section = annotation
+    return list(section.model_fields)

@@ -1,0 +1,68 @@
+"""What a running job tells the outside: step samples, its result, its failure. Light: the control plane imports it."""
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.report import StepReport
+
+
+class StepSample(StepReport):
+    """A step report with what the training loop knows beside it.
+
+    `time` is when the step ended. `loss` is this rank's training loss, null where it is not finite (JSON is strict).
+    `data_wait_ms` is how long the loop waited for the next batch. `attempt` counts restarts of the worker group.
+    """
+
+    time: datetime
+    loss: float | None = None
+    data_wait_ms: float = Field(default=0.0, ge=0)
+    attempt: int = Field(default=0, ge=0)
+
+
+class JobPlan(BaseModel):
+    """What the run decided before its first step: which modules are prioritized, which not and why, total steps."""
+
+    model_config = ConfigDict(frozen=True)
+
+    steps: int | None
+    world_size: int
+    prioritized: dict[str, str]
+    not_prioritized: dict[str, str]
+
+
+class JobResult(BaseModel):
+    """What a finished run reached. `metrics` are the held-out metrics by name, e.g. `auc`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    steps: int
+    samples: int
+    seconds: float
+    loss: float | None
+    metrics: dict[str, float | None]
+    checkpoint: str | None
+
+
+class JobFailure(BaseModel):
+    """Why a run failed: one message for the user, and the remote traceback once."""
+
+    model_config = ConfigDict(frozen=True)
+
+    message: str
+    traceback: str
+
+
+class ReportBatch(BaseModel):
+    """One delivery from the monitor actor to the control plane; delivering it twice changes nothing.
+
+    `dropped` is the number of samples that were given up so far because telemetry was slower than training.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    samples: list[StepSample] = Field(default_factory=list)
+    dropped: int = Field(default=0, ge=0)
+    plan: JobPlan | None = None
+    result: JobResult | None = None
+    failure: JobFailure | None = None
