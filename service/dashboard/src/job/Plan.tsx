@@ -1,0 +1,30 @@
+import type { JobPlan } from "../api/shapes";
+
+/** Which modules the schedule prioritizes, and why the others are not. */
+export function Plan({ plan }: { plan: JobPlan }) {
+  return (
+    <div class="plan">
+      <Modules title="Prioritized modules" modules={plan.prioritized} />
+      <Modules title="Not prioritized" modules={plan.not_prioritized} />
+    </div>
+  );
+}
+
+function Modules({ title, modules }: { title: string; modules: Record<string, string> }) {
+  const entries = Object.entries(modules);
+  return (
+    <div>
+      <h3>
+        {title} <span class="quiet">({entries.length})</span>
+      </h3>
+      <dl>
+        {entries.map(([name, text]) => (
+          <div key={name}>
+            <dt class="mono">{name}</dt>
+            <dd>{text}</dd>
+          </div>
+        ))}
+      </dl>
+    </div>
+  );
+}
