@@ -8,7 +8,7 @@ import difflib
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -140,12 +140,23 @@ class JobSpec(Spec):
 
 def parse_job(raw: object) -> JobSpec:
     """Validate a decoded job file. Raises `InvalidJob` with one problem per fault."""
+    return parse_section(JobSpec, raw, at="")
+
+
+Section = TypeVar("Section", bound=Spec)
+
+
+def parse_section(section: type[Section], raw: object, *, at: str) -> Section:
+    """Validate one section, e.g. a source's `params`, that stands in the job file under the field `at`.
+
+    Raises `InvalidJob` with one problem per fault.
+    """
     if not isinstance(raw, dict):
-        raise InvalidJob([f"job file: expected a mapping of fields, got {type(raw).__name__}"])
+        raise InvalidJob([f"{at or 'job file'}: expected a mapping of fields, got {type(raw).__name__}"])
     try:
-        return JobSpec.model_validate(raw)
+        return section.model_validate(raw)
     except ValidationError as error:
-        raise InvalidJob([_problem(detail) for detail in error.errors()]) from None
+        raise InvalidJob([_problem(section, at, detail) for detail in error.errors()]) from None
 
 
 def read_job(text: str) -> JobSpec:
@@ -164,19 +175,18 @@ def load_job(path: Path) -> JobSpec:
         raise InvalidJob([f"job file: cannot read {path}: {error}"]) from None
 
 
-def _problem(detail: ErrorDetails) -> str:
-    field = ".".join(str(part) for part in detail["loc"]) or "job file"
+def _problem(section: type[BaseModel], at: str, detail: ErrorDetails) -> str:
+    field = ".".join(str(part) for part in ((at,) if at else ()) + detail["loc"]) or "job file"
     if detail["type"] == "extra_forbidden":
-        known = _known_fields(detail["loc"][:-1])
+        known = _known_fields(section, detail["loc"][:-1])
         near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(known) or 'none'}"
         return f"{field}: unknown field; {hint}"
     given = "" if detail["type"] == "missing" else f" (got {json.dumps(detail['input'], default=str)[:80]})"
     return f"{field}: {detail['msg'].removeprefix('Value error, ')}{given}"
 
 
-def _known_fields(location: tuple[int | str, ...]) -> list[str]:
-    section: type[BaseModel] = JobSpec
+def _known_fields(section: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         annotation = section.model_fields[str(part)].annotation
         assert isinstance(annotation, type)

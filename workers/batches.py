@@ -1,0 +1,44 @@
+"""From the numpy samples of a source to the batches that a TorchRec pipeline takes."""
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torchrec.datasets.utils import Batch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from workers.sources.schema import Samples, Schema
+
+
+def to_batch(samples: Samples, schema: Schema) -> Batch:
+    """One `Batch` with the features of the schema, in its order, in one KeyedJaggedTensor."""
+    ragged = [samples.ids[feature.name] for feature in schema.features]
+    features = KeyedJaggedTensor(
+        keys=[feature.name for feature in schema.features],
+        values=torch.cat([torch.from_numpy(ids.values) for ids in ragged]),
+        lengths=torch.cat([torch.from_numpy(ids.lengths) for ids in ragged]).to(torch.int32),
+        stride=len(samples),
+    )
+    dense = torch.from_numpy(samples.dense.reshape(len(samples), schema.dense))
+    return Batch(dense_features=dense, sparse_features=features, labels=torch.from_numpy(samples.labels))
+
+
+class BatchFeed(Iterator[Batch]):
+    """Batches for the pipeline; measures how long the training loop waits for them."""
+
+    def __init__(self, samples: Iterator[Samples], schema: Schema, *, pinned: bool) -> None:
+        self._samples, self._schema, self._pinned = samples, schema, pinned
+        self._waited_ms = 0.0
+
+    def __next__(self) -> Batch:
+        start = time.perf_counter()
+        batch = to_batch(next(self._samples), self._schema)
+        if self._pinned:
+            batch = batch.pin_memory()
+        self._waited_ms += (time.perf_counter() - start) * 1e3
+        return batch
+
+    def take_wait_ms(self) -> float:
+        """Milliseconds waited since the last call."""
+        waited, self._waited_ms = self._waited_ms, 0.0
+        return waited

@@ -1,0 +1,191 @@
+"""The driver of a job: connects to Ray, starts the monitor and the worker group, and tells how it went."""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+import structlog
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+from rich.console import Console
+
+from workers import terminal
+from workers.job import Backend, WorkersSpec
+from workers.monitor import NAMESPACE, Destination, start_monitor
+from workers.rank import Outcome, run_rank
+from workers.reports import JobFailure, JobResult
+from workers.run import ExitStatus, Run
+
+log = structlog.get_logger(__name__)
+
+# Ray's defaults are made for long jobs on large clusters; whoever sets one of these has the last word.
+_ENVIRONMENT = {
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # otherwise every line of a worker comes twice
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the end of a run waits for the next check
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a path in a job file means the same on every worker
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_COLOR_PREFIX": "1" if sys.stdout.isatty() else "0",
+}
+_PROGRESS_EVERY_S = 3.0
+_DELIVERY_TIMEOUT_S = 20.0
+
+
+def drive(run: Run) -> ExitStatus:
+    """Run the job to its end and return the exit status. Ctrl-C, SIGINT and SIGTERM stop it."""
+    out = terminal.console()
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        _connect()
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        return _drive(run, out)
+    except (KeyboardInterrupt, SystemExit):
+        # Ray Train answers a SIGINT by ending the worker group, and then this process.
+        out.print("stopped")
+        return ExitStatus.STOPPED
+
+
+def _connect() -> None:
+    """Join the cluster that RAY_ADDRESS names (Ray sets it under `ray job submit`); without it, start one here."""
+    if "RAY_ADDRESS" not in os.environ:
+        # A cluster of its own would write a token file, which other clusters on this machine then pick up.
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    ray.init(namespace=NAMESPACE, log_to_driver=True, configure_logging=False)
+
+
+def _drive(run: Run, out: Console) -> ExitStatus:
+    destination = None
+    if run.report_url is not None and run.report_token is not None:
+        destination = Destination(run.report_url, run.report_token)
+    monitor = start_monitor(run.job_id, run.job.workers.count, destination)
+    try:
+        outcome = _train(run, monitor, out)
+        if outcome.result is not None:
+            ray.get(monitor.announce.remote(outcome.result))
+            terminal.show_result(out, run.job_id, outcome.result, ray.get(monitor.summary.remote()))
+            return ExitStatus.SUCCEEDED
+        assert outcome.failure is not None
+        ray.get(monitor.announce.remote(outcome.failure))
+        terminal.show_failure(out, outcome.failure)
+        return ExitStatus.FAILED
+    finally:
+        if not ray.get(monitor.finish.remote(_DELIVERY_TIMEOUT_S)):
+            log.error("not all reports reached the control plane", url=run.report_url, waited_s=_DELIVERY_TIMEOUT_S)
+
+
+def _train(run: Run, monitor: Any, out: Console) -> Outcome:
+    shortage = find_shortage(run.job.workers, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+    if shortage is not None:
+        return Outcome(failure=JobFailure(message=shortage, traceback=""))
+    try:
+        with _progress(monitor, out):
+            result = _trainer(run).fit()
+    except TrainingFailedError as error:
+        return Outcome(failure=describe(error))
+    outcome: Outcome = result.return_value
+    if outcome.result is None:
+        return outcome
+    checkpoint = result.checkpoint.path if result.checkpoint else None
+    return Outcome(result=JobResult(**{**dict(outcome.result), "checkpoint": checkpoint}))
+
+
+def _trainer(run: Run) -> TorchTrainer:
+    workers = run.job.workers
+    resources = {"CPU": workers.cpus} | ({"GPU": workers.gpus} if workers.gpus else {})
+    backend = workers.backend
+    if backend is Backend.AUTO:
+        backend = Backend.NCCL if workers.gpus else Backend.GLOO
+    return TorchTrainer(
+        run_rank,
+        train_loop_config={"job": run.job.model_dump_json(), "job_id": run.job_id},
+        torch_config=TorchConfig(backend=backend.value),
+        scaling_config=ScalingConfig(
+            num_workers=workers.count, use_gpu=workers.gpus > 0, resources_per_worker=resources
+        ),
+        run_config=RunConfig(
+            name=run.job_id,
+            storage_path=run.storage,
+            failure_config=FailureConfig(max_failures=run.job.retries.max),
+            checkpoint_config=CheckpointConfig(num_to_keep=run.job.checkpoint.keep),
+        ),
+    )
+
+
+@contextmanager
+def _progress(monitor: Any, out: Console) -> Iterator[None]:
+    """Print how far the run is, every few seconds and from a thread of its own, since `fit` blocks this one."""
+    done = threading.Event()
+
+    def show() -> None:
+        planned, last = False, None
+        while not done.wait(_PROGRESS_EVERY_S):
+            try:
+                status = ray.get(monitor.status.remote(), timeout=_PROGRESS_EVERY_S)
+            except ray.exceptions.RayError as error:
+                log.warning("no answer from the monitor", error=str(error))
+                continue
+            if status.plan is not None and not planned:
+                terminal.show_plan(out, status.plan)
+                planned = True
+            line = terminal.progress_line(status)
+            if line is not None and line != last:
+                out.print(line, markup=False)
+                last = line
+
+    thread = threading.Thread(target=show, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def find_shortage(workers: WorkersSpec, nodes: list[dict[str, float]]) -> str | None:
+    """Why the cluster can never hold the worker group, in words for the user; None if it can.
+
+    `nodes` are the resources of each node. Ray itself would wait for ever, and say nothing.
+    """
+    slots = sum(_slots(workers, node) for node in nodes)
+    if slots >= workers.count:
+        return None
+    cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+    each = f"{workers.cpus:g} CPUs" + (f" and {workers.gpus:g} GPUs" if workers.gpus else "")
+    return (
+        f"workers.count: {workers.count} workers with {each} each do not fit: the cluster has {cpus:g} CPUs"
+        f" and {gpus:g} GPUs on {len(nodes)} nodes, which hold {slots} of them; ask for fewer or smaller workers"
+    )
+
+
+def _slots(workers: WorkersSpec, node: dict[str, float]) -> int:
+    by_cpu = node.get("CPU", 0) // workers.cpus
+    return int(min(by_cpu, node.get("GPU", 0) // workers.gpus) if workers.gpus else by_cpu)
+
+
+def describe(error: TrainingFailedError) -> JobFailure:
+    """Name the ranks and what went wrong there, with the remote traceback."""
+    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+    if not failures:
+        cause = getattr(error, "controller_failure", error)
+        return JobFailure(message=_one_line(cause), traceback="".join(traceback.format_exception(error)))
+    # When one rank ends, the others lose their connection to it: name the one that ended first.
+    first = min(failures, key=lambda rank: (_lost_a_peer(failures[rank]), rank))
+    others = sorted(set(failures) - {first})
+    also = f" (also failed: rank {', '.join(map(str, others))})" if others else ""
+    return JobFailure(message=f"rank {first}: {_one_line(failures[first])}{also}", traceback=str(error))
+
+
+def _lost_a_peer(error: Exception) -> bool:
+    return "gloo" in str(error) or type(error).__name__ in ("DistBackendError", "DistNetworkError")
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,96 @@
+"""What a data source offers, and how it hands samples over: numpy arrays, so a source needs neither torch nor Ray."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table that the data needs: ids run from 0 to `rows` - 1."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Feature:
+    """An id feature. `max_length` 1 means exactly one id per sample; more means a sequence of 0 to `max_length` ids."""
+
+    name: str
+    table: str
+    max_length: int = 1
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The features of a source. Features that name the same table share its rows; `dense` counts the dense features."""
+
+    tables: tuple[Table, ...]
+    features: tuple[Feature, ...]
+    dense: int = 0
+
+    def features_of(self, table: str) -> list[str]:
+        """Names of the features that look up `table`, in the order of the schema."""
+        return [feature.name for feature in self.features if feature.table == table]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """The ids of one feature: `values` of all samples one after the other, and `lengths` with one entry per sample."""
+
+    values: Ints
+    lengths: Ints
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples: `labels` of shape (n,), each 0 or 1, `ids` by feature, `dense` of shape (n, dense features)."""
+
+    labels: Floats
+    ids: Mapping[str, Ragged]
+    dense: Floats = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A batch of held-out samples. Only the first `valid` count; the rest pads the batch to an equal size on all ranks.
+
+    `popularity` of shape (n,) scores each sample by how common its item was in training; None where that means nothing.
+    """
+
+    samples: Samples
+    valid: int
+    popularity: Floats | None = None
+
+
+class Source(Protocol):
+    """A source of training data. Every rank opens its own; equal arguments give equal data on any machine."""
+
+    @property
+    def schema(self) -> Schema:
+        """The features, known before the first batch."""
+        ...
+
+    def steps(self, world_size: int, batch_size: int, epochs: int) -> int:
+        """Number of batches that `train_batches` yields, the same on every rank."""
+        ...
+
+    def train_batches(
+        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: int
+    ) -> Iterator[Samples]:
+        """The batches of `rank`, each of at most `batch_size` samples, from step `start` on."""
+        ...
+
+    def holdout(self, rank: int, world_size: int, batch_size: int) -> Iterator[HeldOut]:
+        """The share of `rank` in the held-out samples: as many batches as every rank has, each of `batch_size`."""
+        ...

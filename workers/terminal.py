@@ -1,0 +1,90 @@
+"""What a run shows in the terminal: a line every few seconds, and at the end the table of what was measured."""
+
+from rich.console import Console
+from rich.table import Table
+
+from workers.monitor import Status
+from workers.reports import JobFailure, JobPlan, JobResult
+from workers.tally import Progress, Summary
+
+
+def console() -> Console:
+    """The console of the run. In a log file there is no window to measure, and a table must not be squeezed."""
+    out = Console(highlight=False, soft_wrap=True)
+    return out if out.is_terminal else Console(highlight=False, width=120)
+
+
+def show_plan(out: Console, plan: JobPlan) -> None:
+    """Say what will run, and which modules are not prioritized."""
+    out.print(f"{plan.steps if plan.steps is not None else 'unknown number of'} steps on {plan.world_size} ranks")
+    for module, fact in plan.prioritized.items():
+        out.print(f"  prioritized: {module or 'the model'}: {fact}", markup=False)
+    for module, reason in plan.not_prioritized.items():
+        out.print(f"  not prioritized: {module or 'the model'}: {reason}", markup=False)
+
+
+def progress_line(status: Status) -> str | None:
+    """One line about the newest complete step; None before there is one."""
+    progress = status.progress
+    if progress is None:
+        return None
+    total = status.plan.steps if status.plan else None
+    parts = [
+        f"step {progress.step}" + (f"/{total}" if total else ""),
+        f"loss {_number(progress.loss, 4)}",
+        f"{progress.step_ms:.0f} ms/step",
+        f"{progress.samples_per_s:,.0f} samples/s",
+        f"comm overlap {_percent(progress.comm_overlap)}",
+    ]
+    if total and total > progress.step:
+        parts.append(f"{_eta_s(progress, total):.0f} s left")
+    if status.dropped:
+        parts.append(f"{status.dropped} samples dropped")
+    return "  ".join(parts)
+
+
+def show_result(out: Console, job_id: str, result: JobResult, summary: Summary) -> None:
+    """The table at the end: all figures are means over the measured steps of all ranks."""
+    totals, steps = summary.totals, max(1, summary.totals.rank_steps)
+    table = Table(title=f"{job_id}: per step and rank, mean of {totals.rank_steps} measured rank-steps")
+    for heading in ("", "ms", "exposed ms", "comm overlap", "KiB sent"):
+        table.add_column(heading, justify="left" if heading == "" else "right")
+    table.add_row("step", f"{totals.step_ms / steps:.2f}", "", "", "")
+    table.add_row("compute", f"{totals.compute_ms / steps:.2f}", "", "", "")
+    rows = {"all communication": totals.comm}
+    for (collective, partition), times in sorted(totals.collectives.items(), key=lambda item: str(item[0])):
+        rows[f"  {collective}" + (f" {partition.upper()}" if partition else "")] = times
+    for label, times in rows.items():
+        ms, exposed_ms, sent = (value / steps for value in (times.ms, times.exposed_ms, times.bytes_sent))
+        overlap = _percent(times.comm_overlap)
+        table.add_row(label, f"{ms:.2f}", f"{exposed_ms:.2f}", overlap, f"{sent / 1024:.1f}")
+    out.print(table)
+    out.print(f"{result.steps} steps, {result.samples:,} samples in {result.seconds:.1f} s", end="")
+    out.print(f"; loss {_number(summary.first_loss, 4)} at first, {_number(result.loss, 4)} at last", end="")
+    if totals.overlapped_ids is not None and totals.ids:
+        out.print(f"; id overlap {_percent(totals.overlapped_ids / totals.ids)}", end="")
+    out.print()
+    if summary.warm_up_steps:
+        out.print(f"The first {summary.warm_up_steps} steps are left out of the table as warm-up.")
+    for name, value in result.metrics.items():
+        out.print(f"held-out {name}: {_number(value, 4)}")
+    out.print(f"checkpoint: {result.checkpoint}", markup=False)
+
+
+def show_failure(out: Console, failure: JobFailure) -> None:
+    """The remote traceback once, and below it, where the eye rests, the message."""
+    if failure.traceback:
+        out.print(failure.traceback.rstrip(), markup=False)
+    out.print("failed:", failure.message, markup=False)
+
+
+def _eta_s(progress: Progress, total: int) -> float:
+    return (total - progress.step) * progress.step_ms / 1e3
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
