@@ -13,7 +13,7 @@ DASHBOARD = Path(__file__).resolve().parents[3] / "service/dashboard"
 
 @pytest.fixture(scope="module")
 def npm() -> str:
-    """npm of the machine, or the one that `make setup` puts into the virtual environment where there is none."""
+    """The npm of the machine, or the one that `make setup` puts into the virtual environment where there is none."""
     found = shutil.which("npm", path=os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)]))
     if found is None:
         pytest.skip("there is no npm; make setup installs one")
