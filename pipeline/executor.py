@@ -1,0 +1,127 @@
+"""Runs any schedule: one step function, in which fences come from the needs, and fill and drain from the skews."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pipeline.runtime import Output, Runtime
+from pipeline.schedule import Need, Schedule, Stage
+
+StageFunction = Callable[["Inputs"], Any]
+
+
+class NoMoreBatches(Exception):  # noqa: N818 - a signal, not a fault
+    """Raised by a stage when its batch does not exist on all ranks. `missing` lists those without, if not all are."""
+
+    def __init__(self, missing: list[int]) -> None:
+        super().__init__(missing)
+        self.missing = missing
+
+
+class UndeclaredNeed(AssertionError):  # noqa: N818
+    """A stage function reads an output that its stage does not declare as a need."""
+
+
+class Inputs:
+    """What a stage function may read: the outputs that its stage declares as needs, and nothing else.
+
+    So a need that is forgotten in a schedule fails in the first step, and every value read is fenced and kept alive.
+    """
+
+    def __init__(self, stage: Stage, batch: int, values: Mapping[Need, Any]) -> None:
+        self._stage = stage
+        self._values = values
+        self.batch = batch
+
+    def __call__(self, stage: str, delta: int = 0) -> Any:
+        """The value of that stage for the batch `delta` further on; None if there is no such batch."""
+        need = Need(stage, delta)
+        if need not in self._values:
+            raise UndeclaredNeed(f"{self._stage.name} reads {need}, which its schedule does not declare as a need")
+        return self._values[need]
+
+
+class Executor:
+    """Works through a schedule step by step.
+
+    `batches` counts them once their number is known. It ends with the shortest rank; `missing_ranks` are then those
+    that ran out before the others.
+    """
+
+    def __init__(self, schedule: Schedule, functions: Mapping[str, StageFunction], runtime: Runtime) -> None:
+        self._schedule = schedule
+        self._functions = functions
+        self._runtime = runtime
+        self._outputs: dict[tuple[int, str], Output] = {}
+        self._done: set[tuple[int, str]] = set()
+        self.batches: int | None = None
+        self.missing_ranks: list[int] = []
+        self.step = -schedule.lead
+
+    @property
+    def finished(self) -> bool:
+        """Whether every stage of every batch has run."""
+        return self.batches is not None and self.step >= self.batches + self._schedule.lag
+
+    @property
+    def pending(self) -> bool:
+        """Whether some batch has had its forward, but not yet all that follows it."""
+        return any(self._late_stages())
+
+    def run_step(self) -> int:
+        """Issue the next step's stages in order. Returns the batch whose forward belongs to this step."""
+        for stage in self._schedule.stages:
+            batch = self.step - stage.skew
+            if batch >= 0 and (batch, stage.name) not in self._done and self._exists(batch):
+                try:
+                    self._run(stage, batch)
+                except NoMoreBatches as end:
+                    self.batches, self.missing_ranks = batch, end.missing
+        forward = self.step
+        self.step += 1
+        self._forget()
+        return forward
+
+    def value(self, stage: str, batch: int) -> Any:
+        """The value that a stage produced for a batch, while it is still kept."""
+        return self._outputs[batch, stage].value
+
+    def flush(self) -> None:
+        """Run ahead of time what later steps would still do for batches whose forward has run."""
+        for stage, batch in list(self._late_stages()):
+            self._run(stage, batch)
+
+    def _late_stages(self) -> list[tuple[Stage, int]]:
+        return [
+            (stage, batch)
+            for batch in range(max(0, self.step - self._schedule.lag), self.step)
+            for stage in self._schedule.stages
+            if stage.skew > 0 and self._exists(batch) and (batch, stage.name) not in self._done
+        ]
+
+    def _exists(self, batch: int) -> bool:
+        return self.batches is None or batch < self.batches
+
+    def _run(self, stage: Stage, batch: int) -> None:
+        values: dict[Need, Any] = {}
+        for need in stage.needs:
+            output = self._outputs.get((batch + need.delta, need.stage))
+            assert output is not None or not self._kept(batch + need.delta), f"{stage.name}({batch}) lacks {need}"
+            if output is not None:
+                self._runtime.fence(stage.lane, output)
+            values[need] = output.value if output is not None else None
+        with self._runtime.lane(stage.lane):
+            value = self._functions[stage.name](Inputs(stage, batch, values))
+            self._outputs[batch, stage.name] = self._runtime.finish(stage.lane, value)
+        self._done.add((batch, stage.name))
+
+    def _kept(self, batch: int) -> bool:
+        return batch >= 0 and self._exists(batch)
+
+    def _forget(self) -> None:
+        """Drop outputs that no later step reads."""
+        last_use = self._schedule.last_use
+        for batch, name in list(self._outputs):
+            if batch + last_use[name] < self.step and batch < self.step - 1:
+                del self._outputs[batch, name]
+        horizon = self.step - self._schedule.lag - 1
+        self._done = {(batch, name) for batch, name in self._done if batch >= horizon}

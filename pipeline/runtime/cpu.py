@@ -1,0 +1,48 @@
+"""CPU: one host thread does all stages in order, and a lane's transfers are gloo's asynchronous work.
+
+The host thread is the compute lane, so every wait of the host is a wait of the compute lane.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pipeline.runtime.base import Output, Pending, Runtime
+from pipeline.schedule import Lane
+from pipeline.timeline import Timeline
+
+
+class CpuRuntime(Runtime):
+    """Moments are host times in milliseconds."""
+
+    timeline: Timeline[float]
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.timeline = Timeline(rank, self.moment, lambda moment: moment)
+
+    def moment(self) -> float:
+        return time.perf_counter_ns() / 1e6
+
+    @contextmanager
+    def lane(self, lane: Lane) -> Iterator[None]:
+        begin = self.moment()
+        yield
+        if lane is Lane.COMPUTE:
+            self.timeline.computed(begin, self.moment())
+
+    def fence(self, lane: Lane, output: Output) -> None:
+        for pending in output.pending:
+            if pending.flight.end is None:
+                begin = self.moment()
+                pending.work.wait()
+                self.waited([pending.flight], begin, self.moment())
+            else:
+                pending.work.wait()
+
+    def finish(self, lane: Lane, value: Any) -> Output:
+        return Output(value, lane, self._take_started(), None)
+
+    def start(self, pending: Pending) -> None:
+        self.watch(pending)

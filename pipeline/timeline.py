@@ -1,0 +1,187 @@
+"""From moments to figures: what was in flight, what waited for it, and how much of it was hidden.
+
+A moment is whatever the runtime hands out (a host time, a CUDA event); the runtime turns it into milliseconds once
+it is known. A collective that spans two steps counts in each with the part that falls into that step.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from pipeline.report import CollectiveName, CollectiveReport, Partition, StepReport
+
+M = TypeVar("M")
+Interval = tuple[float, float]
+
+
+@dataclass(eq=False)
+class Flight(Generic[M]):
+    """One collective from its issue to its completion, and the moments in which the compute lane waited for it."""
+
+    name: CollectiveName
+    partition: Partition | None
+    bytes_sent: int
+    bytes_received: int
+    begin: M
+    end: M | None = None
+    waits: list[tuple[M, M]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What a step knows about its batch. `overlapped_ids` is None where the schedule does not look for overlap."""
+
+    step: int
+    samples: int
+    ids: int
+    overlapped_ids: int | None
+
+
+@dataclass
+class _Window(Generic[M]):
+    facts: StepFacts
+    begin: M
+    end: M
+    compute: list[tuple[M, M]]
+    flights: list[Flight[M]]
+    issued: list[Flight[M]]
+
+
+class Timeline(Generic[M]):
+    """Collects the moments of one rank and reports the newest step whose moments are all known.
+
+    `resolve` turns a moment into milliseconds, or None while it still lies ahead (a CUDA event not yet reached).
+    """
+
+    def __init__(self, rank: int, now: Callable[[], M], resolve: Callable[[M], float | None]) -> None:
+        self._rank = rank
+        self._now = now
+        self._resolve = resolve
+        self._open: list[Flight[M]] = []
+        self._issued: list[Flight[M]] = []
+        self._compute: list[tuple[M, M]] = []
+        self._begin: M | None = None
+        self._windows: deque[_Window[M]] = deque()
+        self._report: StepReport | None = None
+
+    def begin_step(self) -> None:
+        """Open the window of a step; time between two steps belongs to neither."""
+        self._begin = self._now()
+        self._compute, self._issued = [], []
+
+    def end_step(self, facts: StepFacts) -> None:
+        """Close the window. The step is reported as soon as all its moments are known."""
+        assert self._begin is not None, "end_step without begin_step"
+        window = _Window(facts, self._begin, self._now(), self._compute, list(self._open), self._issued)
+        self._windows.append(window)
+        self._begin = None
+        # A flight that ends just now may be carried into the next window once more; it adds nothing there.
+        self._open = [flight for flight in self._open if flight.end is None or self._resolve(flight.end) is None]
+
+    def fly(self, name: CollectiveName, partition: Partition | None, bytes_sent: int, bytes_received: int) -> Flight[M]:
+        """A collective is issued now."""
+        flight = Flight(name, partition, bytes_sent, bytes_received, self._now())
+        self._open.append(flight)
+        self._issued.append(flight)
+        return flight
+
+    def computed(self, begin: M, end: M) -> None:
+        """The compute lane worked in this interval (waits inside it are taken off)."""
+        self._compute.append((begin, end))
+
+    def report(self) -> StepReport | None:
+        """The newest finished step, None before the first."""
+        while self._windows and (report := self._reported(self._windows[0])) is not None:
+            self._report = report
+            self._windows.popleft()
+        return self._report
+
+    def _reported(self, window: _Window[M]) -> StepReport | None:
+        begin, end = self._resolve(window.begin), self._resolve(window.end)
+        if begin is None or end is None:
+            return None
+        step = (begin, end)
+        flights = [(flight, self._span(flight, step), self._waits(flight, step)) for flight in window.flights]
+        comm = union(span for _, span, _ in flights)
+        exposed = intersect(union(wait for _, _, waits in flights for wait in waits), comm)
+        compute = length(self._known(window.compute)) - length(
+            intersect(union(self._known(window.compute)), union(wait for _, _, waits in flights for wait in waits))
+        )
+        comm_ms, exposed_ms = length(comm), length(exposed)
+        facts = window.facts
+        return StepReport(
+            step=facts.step,
+            rank=self._rank,
+            samples=facts.samples,
+            step_ms=end - begin,
+            compute_ms=max(0.0, compute),
+            comm_ms=comm_ms,
+            exposed_ms=exposed_ms,
+            hidden_ms=max(0.0, comm_ms - exposed_ms),
+            comm_overlap=max(0.0, comm_ms - exposed_ms) / comm_ms if comm_ms > 0 else None,
+            ids=facts.ids,
+            overlapped_ids=facts.overlapped_ids,
+            id_overlap=facts.overlapped_ids / facts.ids if facts.overlapped_ids is not None and facts.ids else None,
+            collectives=tuple(_collectives(flights, window.issued)),
+        )
+
+    def _span(self, flight: Flight[M], step: Interval) -> Interval:
+        begin = self._resolve(flight.begin)
+        end = None if flight.end is None else self._resolve(flight.end)
+        return clip((step[0] if begin is None else begin, step[1] if end is None else end), step)
+
+    def _waits(self, flight: Flight[M], step: Interval) -> list[Interval]:
+        return [clip(wait, step) for wait in self._known(flight.waits)]
+
+    def _known(self, intervals: list[tuple[M, M]]) -> list[Interval]:
+        resolved = ((self._resolve(begin), self._resolve(end)) for begin, end in intervals)
+        return [(begin, end) for begin, end in resolved if begin is not None and end is not None]
+
+
+def _collectives(
+    flights: list[tuple[Flight[M], Interval, list[Interval]]], issued: list[Flight[M]]
+) -> Iterable[CollectiveReport]:
+    kinds = sorted(
+        {(flight.name, flight.partition) for flight in [*(flight for flight, _, _ in flights), *issued]},
+        key=lambda kind: (list(CollectiveName).index(kind[0]), kind[1] or ""),
+    )
+    for name, partition in kinds:
+        own = [item for item in flights if (item[0].name, item[0].partition) == (name, partition)]
+        sent = [flight for flight in issued if (flight.name, flight.partition) == (name, partition)]
+        comm = union(span for _, span, _ in own)
+        yield CollectiveReport(
+            name=name,
+            partition=partition,
+            bytes_sent=sum(flight.bytes_sent for flight in sent),
+            bytes_received=sum(flight.bytes_received for flight in sent),
+            ms=length(comm),
+            exposed_ms=length(intersect(union(wait for _, _, waits in own for wait in waits), comm)),
+        )
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Disjoint intervals in order that cover the same time."""
+    merged: list[Interval] = []
+    for begin, end in sorted(interval for interval in intervals if interval[1] > interval[0]):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def intersect(one: list[Interval], other: list[Interval]) -> list[Interval]:
+    """The time that two lists of disjoint, ordered intervals have in common."""
+    common = (clip(left, right) for left in one for right in other)
+    return [interval for interval in common if interval[1] > interval[0]]
+
+
+def clip(interval: Interval, window: Interval) -> Interval:
+    """The part of an interval inside a window; empty (end <= begin) where they do not meet."""
+    return max(interval[0], window[0]), min(interval[1], window[1])
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """The summed length, in the unit of the intervals."""
+    return sum(end - begin for begin, end in intervals)

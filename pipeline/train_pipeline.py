@@ -1,0 +1,148 @@
+"""The pipeline that a training loop drives: `progress`, `flush`, `report`."""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipeline import schedules
+from pipeline.checks import check
+from pipeline.dense_allreduce import measure_dense_allreduce
+from pipeline.drawing import draw_violations
+from pipeline.errors import InvalidSchedule, PendingGradients, PipelineError, UnevenData
+from pipeline.executor import Executor
+from pipeline.modules import process_group_of, release, select
+from pipeline.report import StepReport
+from pipeline.runtime import for_device
+from pipeline.schedule import Schedule
+from pipeline.stages import ProcessGroups, stage_functions
+from pipeline.stages.batch import Received, samples_of
+from pipeline.stages.dense import Result
+from pipeline.timeline import StepFacts
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class TrainPipeline(Generic[In, Out]):
+    """Trains a sharded TorchRec model under a schedule, bit for bit as plain synchronous training would.
+
+    The model's forward takes a batch and returns `(losses, output)`. Every rank builds its pipeline at the same point
+    of the program (process groups are created) and calls `progress` and `flush` equally often.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+        schedule: str | Schedule = "prioritized",
+    ) -> None:
+        """Raises `ValueError` for an unknown schedule or device, `InvalidSchedule` for one that fails its checks, and
+        `UnsupportedModel` for a model that cannot be trained exactly.
+        """
+        self._schedule = schedule if isinstance(schedule, Schedule) else schedules.get(schedule)
+        violations = check(self._schedule)
+        if violations:
+            raise InvalidSchedule(draw_violations(self._schedule, violations))
+        self._model = model
+        self._selection = select(model, self._before_own_forward)
+        modules = self._selection.prioritized
+        group = process_group_of(modules) or dist.group.WORLD
+        assert group is not None, "torch.distributed is not initialized"
+        ranks = dist.get_process_group_ranks(group)
+        self._runtime = for_device(device, dist.get_rank())
+        self._source: Iterator[In] | None = None
+        self._first_step = 0
+        self._functions = stage_functions(
+            self._schedule,
+            model,
+            optimizer,
+            device,
+            modules,
+            ProcessGroups(dist.new_group(ranks), dist.new_group(ranks)),
+            self._runtime,
+            measure_dense_allreduce(model, self._runtime),
+            self._next_batch,
+        )
+        self._executor = self._new_executor()
+
+    @property
+    def prioritized(self) -> dict[str, str]:
+        """The modules whose AllToAlls the pipeline starts, by name, with how they are sharded."""
+        return {module.name: module.fact for module in self._selection.prioritized}
+
+    @property
+    def not_prioritized(self) -> dict[str, str]:
+        """The sharded modules that keep TorchRec's own forward, by name, with the reason."""
+        return dict(self._selection.rejected)
+
+    def progress(self, batches: Iterator[In]) -> Out:
+        """Train one batch and return the model's output for it.
+
+        Raises `StopIteration` when the data of all ranks is exhausted and every gradient is applied, and `UnevenData`
+        when only some ranks have run out.
+        """
+        if not self._model.training:
+            raise PipelineError("progress() trains, but the model is in eval mode; to evaluate, flush() and call it")
+        if self._executor.batches is not None and self._executor.finished:
+            self._first_step += self._executor.batches
+            self._executor = self._new_executor()
+        self._source = batches
+        self._runtime.timeline.begin_step()
+        executor = self._executor
+        while not executor.finished:
+            batch = executor.run_step()
+            if batch >= 0 and (executor.batches is None or batch < executor.batches):
+                self._runtime.timeline.end_step(self._facts(batch))
+                result: Result = executor.value("forward", batch)
+                output: Out = result.output
+                return output
+        if executor.missing_ranks:
+            raise UnevenData(
+                f"rank(s) {executor.missing_ranks} ran out of batches before the others after "
+                f"{executor.batches} batches; give all ranks equally many"
+            )
+        raise StopIteration
+
+    def flush(self) -> None:
+        """Apply every gradient that is still deferred. Afterwards weights and optimizer state equal those of the
+        synchronous run after the same number of batches. Training goes on as if nothing had happened.
+        """
+        self._executor.flush()
+
+    def report(self) -> StepReport:
+        """The figures of the last finished step. Raises `PipelineError` before the first."""
+        report = self._runtime.timeline.report()
+        if report is None:
+            raise PipelineError("no step has finished yet")
+        return report
+
+    def detach(self) -> nn.Module:
+        """Flush, and give every module its own forward back. The pipeline cannot be used afterwards."""
+        self.flush()
+        release(self._selection)
+        return self._model
+
+    def _new_executor(self) -> Executor:
+        return Executor(self._schedule, self._functions, self._runtime)
+
+    def _next_batch(self) -> In | None:
+        assert self._source is not None
+        return next(self._source, None)
+
+    def _facts(self, batch: int) -> StepFacts:
+        received: Received = self._executor.value("receive", batch)
+        overlapped = self._executor.value("partition", batch).overlapped_ids if self._looks_for_overlap else None
+        samples = received.samples or samples_of(self._executor.value("copy_batch", batch).batch)
+        return StepFacts(self._first_step + batch, samples, received.ids, overlapped)
+
+    @property
+    def _looks_for_overlap(self) -> bool:
+        return any(stage.name == "partition" for stage in self._schedule.stages)
+
+    def _before_own_forward(self, name: str) -> None:
+        if self._executor.pending:
+            raise PendingGradients(f"{name} was called outside progress() with gradients still deferred; flush() first")
