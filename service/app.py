@@ -1,0 +1,70 @@
+"""The FastAPI application: routes over services, problems for errors, the dashboard at `/`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+
+import structlog
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
+
+from service import problems
+from service.browser import BrowserGuard
+from service.gateway import RayGateway
+from service.routers import internal, jobs, observe, operations
+from service.services import Services
+from service.settings import Settings
+from service.store.database import Database
+
+log = structlog.get_logger(__name__)
+
+_NO_PAGE = """The control plane is up, but its page is not built.
+Build it with: make setup
+The API is described at /openapi.json, jobs are listed at /v1/jobs.
+"""
+
+
+def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
+    """The control plane on top of a Ray cluster that is up. Its lifespan opens the database and runs the reconciler."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        database = await Database.open(settings.database)
+        app.state.services = services = Services.build(settings, database, gateway)
+        loop = asyncio.create_task(services.loop.run(), name="reconciler")
+        log.info("service_up", home=str(settings.home), ray_address=gateway.address)
+        try:
+            yield
+        finally:
+            loop.cancel()
+            with suppress(asyncio.CancelledError):
+                await loop
+            await gateway.close()
+            await database.close()
+
+    app = FastAPI(
+        title="Overlane",
+        version=version("overlane"),
+        description="Trains TorchRec models on Ray with the embedding AllToAlls hidden behind compute.",
+        lifespan=lifespan,
+        # These pages would load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+    )
+    problems.install(app)
+    app.add_middleware(BrowserGuard, allowed_hosts=settings.allowed_hosts)
+    for module in (jobs, observe, operations, internal):
+        app.include_router(module.router)
+    _serve_dashboard(app, settings)
+    return app
+
+
+def _serve_dashboard(app: FastAPI, settings: Settings) -> None:
+    if (settings.dashboard / "index.html").is_file():
+        app.frontend("/", directory=settings.dashboard, fallback="index.html")
+        return
+
+    @app.get("/", include_in_schema=False)
+    async def no_page() -> PlainTextResponse:
+        return PlainTextResponse(_NO_PAGE)

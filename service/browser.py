@@ -1,0 +1,58 @@
+"""What keeps a web page of somebody else from using the service through the browser of the person in front of it.
+
+Loopback alone does not: any page may send requests to it, and a name that resolves to 127.0.0.1 makes it look like the
+page's own origin.
+"""
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.problems import Problem, ProblemType
+from service.settings import is_loopback
+
+_ANSWER_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class BrowserGuard:
+    """Refuses hosts and origins that are not ours, and tells browsers to load nothing from elsewhere."""
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str]) -> None:
+        self._app = app
+        self._allowed_hosts = frozenset(allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(Headers(scope=scope))
+        if refusal is not None:
+            await refusal.answer(scope["path"])(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_ANSWER_HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, guarded)
+
+    def _refusal(self, headers: Headers) -> Problem | None:
+        asked = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        if not self._ours(asked):
+            detail = f"Host {asked!r} is not this service; add it to OVERLANE_ALLOWED_HOSTS if it is"
+            return Problem(ProblemType.FOREIGN_ORIGIN, detail)
+        origin = headers.get("origin")
+        if origin is not None and not self._ours(urlsplit(origin).hostname or ""):
+            detail = f"Origin {origin!r} may not use this service; add its host to OVERLANE_ALLOWED_HOSTS if it may"
+            return Problem(ProblemType.FOREIGN_ORIGIN, detail)
+        return None
+
+    def _ours(self, host: str) -> bool:
+        return host in self._allowed_hosts or is_loopback(host)

@@ -1,0 +1,124 @@
+"""A typed client of the REST API, for the command line and for programs."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from service.models import NEXT_OFFSET_HEADER, Cluster, Job, JobPage, JobState, Overlap, StepPage
+from service.problems import ProblemDocument
+
+_TIMEOUT_S = 30.0
+_FOLLOW_PAUSE_S = 0.5
+
+_Shape = TypeVar("_Shape", bound=BaseModel)
+
+
+class ServiceError(Exception):
+    """The service says no; `problem` is its answer."""
+
+    def __init__(self, problem: ProblemDocument) -> None:
+        super().__init__(f"{problem.title}: {problem.detail}")
+        self.problem = problem
+
+
+class ServiceUnreachableError(Exception):
+    """Nothing answers at the address, or something else than the service does."""
+
+
+class Client:
+    """Speaks to the control plane at `url`. Every method raises `ServiceError` and `ServiceUnreachableError`."""
+
+    def __init__(self, url: str, token: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT_S, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def submit(self, job_file: Path, idempotency_key: str | None = None) -> Job:
+        """Submit a job file as it is written. Raises `OSError` if it cannot be read."""
+        headers = {"Content-Type": "application/json" if job_file.suffix == ".json" else "application/yaml"}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        return self._ask(Job, "POST", "/v1/jobs", content=job_file.read_bytes(), headers=headers)
+
+    def jobs(self, state: JobState | None = None, project: str | None = None, limit: int = 50) -> JobPage:
+        query = {"state": state.value if state else None, "project": project, "limit": limit}
+        return self._ask(JobPage, "GET", "/v1/jobs", params=_given(query))
+
+    def job(self, job_id: str) -> Job:
+        return self._ask(Job, "GET", f"/v1/jobs/{job_id}")
+
+    def stop(self, job_id: str) -> Job:
+        return self._ask(Job, "POST", f"/v1/jobs/{job_id}/stop")
+
+    def delete(self, job_id: str) -> None:
+        self._send("DELETE", f"/v1/jobs/{job_id}")
+
+    def overlap(self, job_id: str) -> Overlap:
+        return self._ask(Overlap, "GET", f"/v1/jobs/{job_id}/overlap")
+
+    def steps(self, job_id: str, after: int = -1, rank: int | None = None, limit: int = 1000) -> StepPage:
+        query = {"after": after, "rank": rank, "limit": limit}
+        return self._ask(StepPage, "GET", f"/v1/jobs/{job_id}/steps", params=_given(query))
+
+    def cluster(self) -> Cluster:
+        return self._ask(Cluster, "GET", "/v1/cluster")
+
+    def ready(self) -> None:
+        """Return if the service, its database and Ray answer."""
+        self._send("GET", "/readyz")
+
+    def logs(self, job_id: str, offset: int = 0) -> tuple[str, int]:
+        """The log from byte `offset` on, and the offset of what comes after."""
+        response = self._send("GET", f"/v1/jobs/{job_id}/logs", params={"offset": offset})
+        return response.text, int(response.headers[NEXT_OFFSET_HEADER])
+
+    def follow_logs(self, job_id: str) -> Iterator[str]:
+        """The log as it grows, until the job has ended."""
+        offset = 0
+        while True:
+            ended = self.job(job_id).state.ended
+            text, offset = self.logs(job_id, offset)
+            if text:
+                yield text
+            if ended:
+                return
+            time.sleep(_FOLLOW_PAUSE_S)
+
+    def _ask(self, shape: type[_Shape], method: str, path: str, **options: Any) -> _Shape:
+        response = self._send(method, path, **options)
+        try:
+            return shape.model_validate_json(response.content)
+        except ValidationError as error:
+            raise ServiceUnreachableError(f"{self.url} does not answer as this version of Overlane: {error}") from error
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise ServiceUnreachableError(f"no service at {self.url}: {error}") from error
+        if response.is_success:
+            return response
+        try:
+            problem = ProblemDocument.model_validate_json(response.content)
+        except ValidationError as error:
+            raise ServiceUnreachableError(
+                f"{self.url} answered HTTP {response.status_code}, not as Overlane"
+            ) from error
+        raise ServiceError(problem)
+
+
+def _given(query: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in query.items() if value is not None}

@@ -1,0 +1,81 @@
+"""Routes that look into one job: its log, its steps, its overlap."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import Response, StreamingResponse
+from fastapi.sse import format_sse_event
+
+from service.gateway import RayUnavailableError
+from service.models import NEXT_OFFSET_HEADER, JobState, Overlap, StepPage
+from service.problems import Problem, ProblemDocument, ProblemType
+from service.services import Services, Used
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], responses={404: {"model": ProblemDocument}})
+
+
+@router.get("/steps")
+async def steps(
+    job_id: str,
+    services: Used,
+    after: Annotated[int, Query(ge=-1, le=2**53)] = -1,
+    rank: Annotated[int | None, Query(ge=0, le=2**31)] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> StepPage:
+    """Step samples above step `after`, in the order (step, rank). A page never ends in the middle of a step."""
+    return await services.telemetry.page(await services.jobs.record(job_id), after, rank, limit)
+
+
+@router.get("/overlap")
+async def overlap(job_id: str, services: Used) -> Overlap:
+    """How much of the communication is hidden, per collective and per rank."""
+    await services.jobs.record(job_id)
+    return await services.telemetry.overlap(job_id)
+
+
+@router.get("/logs", response_class=Response)
+async def logs(
+    job_id: str,
+    services: Used,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    follow: bool = False,
+    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+) -> Response:
+    """The log from byte `offset` on; the header `Overlane-Next-Offset` says where to go on.
+
+    With `follow=1` server-sent events: whole lines, whose id is the offset after them, and `end` with the job's state.
+    """
+    await services.jobs.record(job_id)
+    if follow:
+        start = offset if last_event_id is None else last_event_id
+        return StreamingResponse(_events(services, job_id, start), media_type="text/event-stream")
+    try:
+        part = await services.logs.read(job_id, offset)
+    except RayUnavailableError as error:
+        raise Problem(ProblemType.RAY_UNAVAILABLE, str(error), headers={"Retry-After": "5"}) from None
+    headers = {NEXT_OFFSET_HEADER: str(part.next_offset)}
+    return Response(part.content, media_type="text/plain; charset=utf-8", headers=headers)
+
+
+async def _events(services: Services, job_id: str, offset: int) -> AsyncIterator[bytes]:
+    """A client that is cut off comes back with the last id, so trouble with Ray may simply end the stream."""
+
+    async def state() -> JobState | None:
+        try:
+            return (await services.jobs.record(job_id)).state
+        except Problem:
+            return None
+
+    try:
+        async for part in services.logs.follow(job_id, offset, state):
+            if part.content:
+                text = part.content.decode(errors="replace")
+                yield format_sse_event(data_str=text, id=str(part.next_offset))
+            else:
+                yield format_sse_event(comment="nothing new")
+    except RayUnavailableError as error:
+        yield format_sse_event(comment=str(error))
+        return
+    ended = await state()
+    yield format_sse_event(event="end", data_str=ended.value if ended else "deleted")

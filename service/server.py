@@ -1,0 +1,159 @@
+"""A running control plane: its port, its home, its Ray, its HTTP server. All of it, or nothing of it."""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from service.app import create_app
+from service.cluster import EmbeddedRay
+from service.gateway import HttpRayGateway
+from service.home import HomeLock
+from service.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+_UP_TIMEOUT_S = 30.0
+_DOWN_TIMEOUT_S = 10.0
+# Streams that are still being followed are cut off after this time.
+_GRACE_S = 1
+
+
+class PortTakenError(Exception):
+    """Something else listens on the port."""
+
+
+class ServerError(Exception):
+    """The HTTP server did not start."""
+
+
+class ControlPlane:
+    """A control plane that answers at `url` until its `with` block ends."""
+
+    def __init__(self, url: str, server: uvicorn.Server, thread: threading.Thread) -> None:
+        self.url = url
+        self._server = server
+        self._thread = thread
+
+    def wait(self) -> None:
+        """Return when the server has ended; a signal raises `KeyboardInterrupt` here."""
+        while self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def stop(self) -> None:
+        """End the server. Whatever still hangs then cannot outlive the process."""
+        self._server.should_exit = True
+        self._thread.join(_DOWN_TIMEOUT_S)
+
+
+@contextmanager
+def control_plane(settings: Settings) -> Iterator[ControlPlane]:
+    """Start everything, and stop everything at the end of the block; on a failure nothing stays behind.
+
+    For the main thread only, since it holds signals off while it cleans up. Raises `PortTakenError`,
+    `HomeInUseError`, `ClusterError` and `ServerError`.
+    """
+    stack = ExitStack()
+    try:
+        yield _start(settings, stack)
+    finally:
+        with _uninterrupted():
+            stack.close()
+
+
+def _start(settings: Settings, stack: ExitStack) -> ControlPlane:
+    # The port first: it is the cheapest thing to be wrong.
+    listener = stack.enter_context(_listen(settings.host, settings.port))
+    stack.enter_context(HomeLock(settings.home))
+    port = listener.getsockname()[1]
+    settings = settings.model_copy(update={"port": port})
+    app = create_app(settings, _gateway(settings, stack))
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
+    plane = ControlPlane(f"http://{_in_url(settings.host)}:{port}", server, thread)
+    stack.callback(plane.stop)
+    thread.start()
+    _wait_until_up(server, thread)
+    return plane
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within the block SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _signals_handled_by(end):
+        yield
+
+
+def _uninterrupted() -> AbstractContextManager[None]:
+    """Cleaning up takes a second and must not stop half way when somebody presses Ctrl-C twice."""
+    return _signals_handled_by(signal.SIG_IGN)
+
+
+@contextmanager
+def _signals_handled_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def free_port(host: str, preferred: int) -> int:
+    """`preferred` if nothing listens on it, else 0, for which the system chooses a free port."""
+    try:
+        _listen(host, preferred).close()
+    except PortTakenError:
+        return 0
+    return preferred
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        # Without listening, a second service could bind the same port while Ray starts.
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise PortTakenError(
+            f"port {port} on {host} cannot be used ({error.strerror}); stop what listens there or choose another --port"
+        ) from None
+    return listener
+
+
+def _gateway(settings: Settings, stack: ExitStack) -> HttpRayGateway:
+    if settings.ray_address is not None:
+        token = settings.ray_token_file.read_text().strip() if settings.ray_token_file else None
+        return HttpRayGateway(settings.ray_address, token)
+    ray = EmbeddedRay(settings.home, settings.cluster_cpus)
+    stack.callback(ray.stop)
+    ray.start()
+    return HttpRayGateway(ray.address, ray.token)
+
+
+def _wait_until_up(server: uvicorn.Server, thread: threading.Thread) -> None:
+    pause = threading.Event()
+    for _ in range(int(_UP_TIMEOUT_S / 0.05)):
+        if server.started:
+            return
+        if not thread.is_alive():
+            break
+        pause.wait(0.05)
+    raise ServerError("the HTTP server did not start; the log says why")
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,67 @@
+"""The parts of the control plane, put together; routes find them on the application."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from service.gateway import RayGateway
+from service.jobs import JobService
+from service.logs import LogReader
+from service.operations import Operations
+from service.reconciler import Reconciler, ReconcilerLoop
+from service.settings import Settings
+from service.store.database import Database
+from service.store.jobs import JobStore
+from service.store.steps import StepStore
+from service.telemetry import Telemetry
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything a route can need."""
+
+    database: Database
+    gateway: RayGateway
+    jobs: JobService
+    telemetry: Telemetry
+    logs: LogReader
+    operations: Operations
+    reconciler: Reconciler
+    loop: ReconcilerLoop
+
+    @classmethod
+    def build(
+        cls, settings: Settings, database: Database, gateway: RayGateway, now: Callable[[], datetime] = utc_now
+    ) -> "Services":
+        """Wire the parts; nothing runs yet."""
+        job_store, step_store = JobStore(database), StepStore(database)
+        logs = LogReader(settings.logs, gateway)
+        reconciler = Reconciler(settings, job_store, gateway, logs, now)
+        loop = ReconcilerLoop(reconciler)
+        telemetry = Telemetry(job_store, step_store, loop.poke)
+        return cls(
+            database=database,
+            gateway=gateway,
+            jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke),
+            telemetry=telemetry,
+            logs=logs,
+            operations=Operations(database, job_store, step_store, gateway),
+            reconciler=reconciler,
+            loop=loop,
+        )
+
+
+def services_of(request: Request) -> Services:
+    services = request.app.state.services
+    assert isinstance(services, Services)
+    return services
+
+
+Used = Annotated[Services, Depends(services_of)]

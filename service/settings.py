@@ -1,0 +1,86 @@
+"""What an operator can set: environment variables with the prefix OVERLANE_, or options of `overlane serve`."""
+
+import ipaddress
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DEFAULT_PORT = 8420
+
+
+def _own_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+class Settings(BaseSettings):
+    """Everything the control plane is told from outside.
+
+    `home` holds the database, the logs of ended jobs, the checkpoints and the embedded Ray's files. `ray_address` is
+    the HTTP address of an existing cluster's dashboard (`http://head:8265`); without it the service starts a Ray head
+    of its own with `cluster_cpus` CPUs. `ray_token_file` holds that cluster's token, if it asks for one. `report_url`
+    is where the jobs reach this service; by default the address it listens on. `entrypoint` is the command that Ray
+    runs for a job. `allowed_hosts` are further names under which a browser may address the service.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="OVERLANE_", frozen=True, extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
+    home: Path = Path(".overlane")
+    ray_address: str | None = Field(default=None, pattern=r"^https?://[^/]+/?$")
+    ray_token_file: Path | None = None
+    report_url: str | None = None
+    cluster_cpus: int = Field(default_factory=_own_cpus, ge=1)
+    entrypoint: str | None = None
+    dashboard: Path = Path(__file__).parent / "dashboard" / "dist"
+    allowed_hosts: tuple[str, ...] = ()
+    tokens_file: Path | None = None
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        return home.expanduser().resolve()
+
+    @model_validator(mode="after")
+    def _loopback_only(self) -> Self:
+        if self.tokens_file is not None:
+            raise ValueError(f"OVERLANE_TOKENS_FILE={self.tokens_file}: this version knows no tokens yet; unset it")
+        if not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host}: the service has no authentication without OVERLANE_TOKENS_FILE, so it listens on "
+                "loopback only; use 127.0.0.1, and a tunnel or an authenticating proxy to reach it from elsewhere"
+            )
+        return self
+
+    @property
+    def job_command(self) -> str:
+        """The shell command of a job: this interpreter on the embedded cluster, the image's own elsewhere."""
+        if self.entrypoint is not None:
+            return self.entrypoint
+        python = "python" if self.ray_address else shlex.quote(sys.executable)
+        return f"{python} -m workers.train --job env:OVERLANE_JOB"
+
+    @property
+    def database(self) -> Path:
+        return self.home / "overlane.db"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def storage(self) -> Path:
+        return self.home / "storage"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is a loopback address or `localhost`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,169 @@
+"""The record of jobs: what was asked for, where each one stands, and how it got there."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
+
+from pydantic import BaseModel, ConfigDict, Json
+from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from service.models import ENDED_STATES, JobState
+from service.store.database import Database
+from service.store.tables import events, jobs, submissions
+from workers.job import JobSpec
+from workers.reports import JobFailure, JobPlan, JobResult
+
+ACTIVE_STATES = frozenset(JobState) - ENDED_STATES
+
+
+class JobRecord(BaseModel):
+    """A job as it is stored.
+
+    `stop_requested` is the recorded wish to stop; `on_ray` says that Ray was once seen to know the job; `has_steps`
+    that a step was reported. `token_hash` belongs to the token with which the job reports.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    id: str
+    name: str
+    project: str
+    priority: int
+    state: JobState
+    reason: str | None
+    stop_requested: bool
+    on_ray: bool
+    has_steps: bool
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    attempts: int
+    dropped_samples: int
+    token_hash: str | None
+    spec: Json[JobSpec]
+    plan: Json[JobPlan] | None
+    result: Json[JobResult] | None
+    failure: Json[JobFailure] | None
+
+
+class Submission(BaseModel):
+    """The first answer to a request that carried an idempotency key, and what was asked for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    fingerprint: str
+    job_id: str
+    answer: str
+
+
+class JobChange(TypedDict, total=False):
+    """What may change about a stored job."""
+
+    state: JobState
+    reason: str | None
+    stop_requested: bool
+    on_ray: bool
+    started_at: datetime
+    ended_at: datetime
+    attempts: int
+    token_hash: str
+
+
+class DuplicateKeyError(Exception):
+    """Another request with the same idempotency key was recorded first."""
+
+
+class JobStore:
+    """Reads and writes jobs. Every change of state leaves an event in the same transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, job_id: str, spec: JobSpec, at: datetime, submission: Submission | None) -> None:
+        """Record a queued job. Raises `DuplicateKeyError`."""
+        job = {
+            "id": job_id,
+            "name": spec.name,
+            "project": spec.queue.project,
+            "priority": spec.queue.priority,
+            "state": JobState.QUEUED,
+            "submitted_at": at,
+            "spec": spec.model_dump_json(),
+        }
+        try:
+            async with self._database.write() as connection:
+                await connection.execute(insert(jobs).values(job))
+                await connection.execute(
+                    insert(events).values(job_id=job_id, time=at, state=JobState.QUEUED, reason=None)
+                )
+                if submission is not None:
+                    await connection.execute(insert(submissions).values(submission.model_dump()))
+        except IntegrityError as error:
+            if submission is None:
+                raise
+            raise DuplicateKeyError(submission.key) from error
+
+    async def submission(self, key: str) -> Submission | None:
+        async with self._database.read() as connection:
+            row = (await connection.execute(select(submissions).where(submissions.c.key == key))).first()
+        return None if row is None else Submission.model_validate(row._asdict())
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        async with self._database.read() as connection:
+            row = (await connection.execute(select(jobs).where(jobs.c.id == job_id))).first()
+        return None if row is None else _record(row)
+
+    async def page(
+        self, state: JobState | None, project: str | None, before: int | None, limit: int
+    ) -> tuple[list[JobRecord], int | None]:
+        """Jobs with a number below `before`, newest first, and the cursor of the next page."""
+        query = select(jobs).order_by(jobs.c.number.desc()).limit(limit + 1)
+        if state is not None:
+            query = query.where(jobs.c.state == state)
+        if project is not None:
+            query = query.where(jobs.c.project == project)
+        if before is not None:
+            query = query.where(jobs.c.number < before)
+        async with self._database.read() as connection:
+            records = [_record(row) for row in await connection.execute(query)]
+        more = len(records) > limit
+        records = records[:limit]
+        return records, records[-1].number if more else None
+
+    async def active(self) -> list[JobRecord]:
+        """Every job that has not ended, those of the highest priority first, then in the order of submission."""
+        query = select(jobs).where(jobs.c.state.in_(ACTIVE_STATES)).order_by(jobs.c.priority.desc(), jobs.c.number)
+        async with self._database.read() as connection:
+            return [_record(row) for row in await connection.execute(query)]
+
+    async def counts(self) -> dict[JobState, int]:
+        """How many jobs are in each state, with zeros."""
+        query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+        async with self._database.read() as connection:
+            found = {row[0]: row[1] for row in await connection.execute(query)}
+        return {state: found.get(state, 0) for state in JobState}
+
+    async def change(self, job_id: str, at: datetime, when: Collection[JobState], **values: Unpack[JobChange]) -> bool:
+        """Change a job that is in one of the states `when`; false if it is in another one by now."""
+        async with self._database.write() as connection:
+            done = await connection.execute(
+                update(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(when)).values(**values)
+            )
+            changed = done.rowcount == 1
+            if changed and "state" in values:
+                event = {"job_id": job_id, "time": at, "state": values["state"], "reason": values.get("reason")}
+                await connection.execute(insert(events).values(event))
+        return changed
+
+    async def remove(self, job_id: str) -> bool:
+        """Delete an ended job with all that belongs to it; false if it has not ended."""
+        async with self._database.write() as connection:
+            done = await connection.execute(delete(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(ENDED_STATES)))
+        return done.rowcount == 1
+
+
+def _record(row: Row[Any]) -> JobRecord:
+    return JobRecord.model_validate(row._asdict())
