@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,11 +12,13 @@ import ray
 import structlog
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+from ray.train.v2.api.exceptions import TrainingFailedError
 from rich.console import Console
 
 from workers import terminal
-from workers.job import Backend, WorkersSpec
+from workers.capacity import find_shortage
+from workers.failures import describe
+from workers.job import Backend
 from workers.monitor import NAMESPACE, Destination, start_monitor
 from workers.rank import Outcome, run_rank
 from workers.reports import JobFailure, JobResult
@@ -146,46 +147,3 @@ def _progress(monitor: Any, out: Console) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def find_shortage(workers: WorkersSpec, nodes: list[dict[str, float]]) -> str | None:
-    """Why the cluster can never hold the worker group, in words for the user; None if it can.
-
-    `nodes` are the resources of each node. Ray itself would wait for ever, and say nothing.
-    """
-    slots = sum(_slots(workers, node) for node in nodes)
-    if slots >= workers.count:
-        return None
-    cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
-    each = f"{workers.cpus:g} CPUs" + (f" and {workers.gpus:g} GPUs" if workers.gpus else "")
-    return (
-        f"workers.count: {workers.count} workers with {each} each do not fit: the cluster has {cpus:g} CPUs"
-        f" and {gpus:g} GPUs on {len(nodes)} nodes, which hold {slots} of them; ask for fewer or smaller workers"
-    )
-
-
-def _slots(workers: WorkersSpec, node: dict[str, float]) -> int:
-    by_cpu = node.get("CPU", 0) // workers.cpus
-    return int(min(by_cpu, node.get("GPU", 0) // workers.gpus) if workers.gpus else by_cpu)
-
-
-def describe(error: TrainingFailedError) -> JobFailure:
-    """Name the ranks and what went wrong there, with the remote traceback."""
-    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
-    if not failures:
-        cause = getattr(error, "controller_failure", error)
-        return JobFailure(message=_one_line(cause), traceback="".join(traceback.format_exception(error)))
-    # When one rank ends, the others lose their connection to it: name the one that ended first.
-    first = min(failures, key=lambda rank: (_lost_a_peer(failures[rank]), rank))
-    others = sorted(set(failures) - {first})
-    also = f" (also failed: rank {', '.join(map(str, others))})" if others else ""
-    return JobFailure(message=f"rank {first}: {_one_line(failures[first])}{also}", traceback=str(error))
-
-
-def _lost_a_peer(error: Exception) -> bool:
-    return "gloo" in str(error) or type(error).__name__ in ("DistBackendError", "DistNetworkError")
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

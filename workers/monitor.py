@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from workers.delivery import Delivery, Outbox
 from workers.reports import JobFailure, JobPlan, JobResult, StepSample
-from workers.tally import Progress, Summary, Tally
+from workers.tally import Status, Summary, Tally
 from workers.telemetry import Fate
 
 NAMESPACE = "overlane"
@@ -27,15 +27,6 @@ class Destination:
 
     url: str
     token: str
-
-
-@dataclass(frozen=True)
-class Status:
-    """How far the run is; `plan` is None before it is made, `progress` before the first step."""
-
-    plan: JobPlan | None
-    progress: Progress | None
-    dropped: int
 
 
 class Monitor:

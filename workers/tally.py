@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from pipeline.report import CollectiveName, Partition
-from workers.reports import StepSample
+from workers.reports import JobPlan, StepSample
 
 WARM_UP_STEPS = 3
 
@@ -18,6 +18,15 @@ class Progress:
     step_ms: float
     samples_per_s: float
     comm_overlap: float | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far the run is; `plan` is None before it is made, `progress` before the first step."""
+
+    plan: JobPlan | None
+    progress: Progress | None
+    dropped: int
 
 
 @dataclass

@@ -3,9 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
-from workers.monitor import Status
 from workers.reports import JobFailure, JobPlan, JobResult
-from workers.tally import Progress, Summary
+from workers.tally import Progress, Status, Summary
 
 
 def console() -> Console:

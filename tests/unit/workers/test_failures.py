@@ -1,0 +1,61 @@
+"""A failure names the rank and the reason, and a cluster that is too small is told apart before it is waited for."""
+
+from typing import Any
+
+import pytest
+from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+
+from workers.capacity import find_shortage
+from workers.failures import describe
+from workers.job import WorkersSpec
+
+TRACEBACK = '[Rank 1 Error Snippet]:\nTraceback (most recent call last):\n  File "model.py", line 3'
+
+
+def test_a_failure_names_rank_type_and_reason_and_carries_the_remote_traceback_once() -> None:
+    failure = describe(WorkerGroupError(TRACEBACK, {1: KeyError("history")}))
+    assert failure.message == "rank 1: KeyError: 'history'"
+    assert failure.traceback.count("model.py") == 1
+
+
+def test_the_rank_that_ended_first_is_named_and_not_those_that_lost_it() -> None:
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:533] Connection closed by peer")
+    failure = describe(WorkerGroupError(TRACEBACK, {0: lost, 2: ValueError("no\nsecond line"), 3: lost}))
+    assert failure.message == "rank 2: ValueError: no (also failed: rank 0, 3)"
+
+
+def test_a_failure_of_the_controller_is_described_too() -> None:
+    failure = describe(ControllerError(OSError("storage is full")))
+    assert failure.message == "OSError: storage is full"
+    assert "storage is full" in failure.traceback
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes"),
+    [
+        ({"count": 2}, [{"CPU": 2}]),
+        ({"count": 2}, [{"CPU": 1}, {"CPU": 1}]),
+        ({"count": 4, "cpus": 0.5}, [{"CPU": 2}]),
+        ({"count": 2, "gpus": 1}, [{"CPU": 8, "GPU": 1}, {"CPU": 8, "GPU": 1}]),
+    ],
+)
+def test_a_worker_group_that_fits_has_no_shortage(workers: dict[str, Any], nodes: list[dict[str, float]]) -> None:
+    assert find_shortage(WorkersSpec(**workers), nodes) is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "slots"),
+    [
+        ({"count": 3}, [{"CPU": 2}], 2),
+        ({"count": 2, "cpus": 2}, [{"CPU": 3}, {"CPU": 1}], 1),
+        ({"count": 1, "gpus": 1}, [{"CPU": 64}], 0),
+        ({"count": 1}, [], 0),
+    ],
+)
+def test_a_shortage_names_field_request_and_cluster(
+    workers: dict[str, Any], nodes: list[dict[str, float]], slots: int
+) -> None:
+    shortage = find_shortage(WorkersSpec(**workers), nodes)
+    assert shortage is not None
+    assert shortage.startswith(f"workers.count: {workers['count']} workers with ")
+    assert f"on {len(nodes)} nodes, which hold {slots} of them" in shortage

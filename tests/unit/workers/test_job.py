@@ -1,0 +1,97 @@
+"""The job file: what it accepts, and every message that a wrong one gets."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.job import InvalidJob, JobSpec, ScheduleName, load_job, parse_job, read_job
+
+
+def problems(raw: object) -> list[str]:
+    with pytest.raises(InvalidJob) as caught:
+        parse_job(raw)
+    return caught.value.problems
+
+
+def test_a_name_is_all_that_a_job_needs() -> None:
+    job = parse_job({"name": "tiny"})
+    assert job.training.schedule is ScheduleName.PRIORITIZED
+    assert job.workers.count == 2
+    assert job.data.source == "movielens-100k"
+
+
+def test_the_example_is_valid() -> None:
+    example = Path(__file__).parents[3] / "examples" / "movielens.yaml"
+    assert load_job(example).name == "movielens"
+
+
+def test_json_is_read_like_yaml() -> None:
+    assert read_job('{"name": "tiny"}') == read_job("name: tiny")
+
+
+def test_a_job_survives_the_way_to_a_worker() -> None:
+    job = parse_job({"name": "tiny", "model": {"params": {"hidden": [8]}}})
+    assert JobSpec.model_validate_json(job.model_dump_json()) == job
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ({"name": "a", "trainning": {}}, "trainning: unknown field; did you mean 'training'?"),
+        (
+            {"name": "a", "training": {"batchsize": 3}},
+            "training.batchsize: unknown field; did you mean 'batch_size'?",
+        ),
+        (
+            {"name": "a", "retries": {"zzz": 1}},
+            "retries.zzz: unknown field; known fields: max",
+        ),
+        (
+            {"name": "a", "training": {"sparse_optimizer": {"learning_rate": 1}}},
+            "training.sparse_optimizer.learning_rate: unknown field; known fields: name, lr",
+        ),
+        ({}, "name: Field required"),
+        ({"name": "No Spaces"}, "name: String should match pattern '^[a-z0-9][a-z0-9-]{0,62}$' (got \"No Spaces\")"),
+        (
+            {"name": "a", "training": {"batch_size": 0}},
+            "training.batch_size: Input should be greater than or equal to 1 (got 0)",
+        ),
+        (
+            {"name": "a", "training": {"schedule": "fast"}},
+            "training.schedule: Input should be 'sync', 'sparse_dist' or 'prioritized' (got \"fast\")",
+        ),
+        (
+            {"name": "a", "workers": {"count": {"min": 1, "max": 2}}},
+            "workers.count: elastic worker groups ({min, max}) are not supported yet; give a number"
+            ' (got {"min": 1, "max": 2})',
+        ),
+        (
+            {"name": "a", "model": {"factory": "no_colon"}},
+            "model.factory: String should match pattern '^[A-Za-z_][\\w.]*:[A-Za-z_]\\w*$' (got \"no_colon\")",
+        ),
+        ([1], "job file: expected a mapping of fields, got list"),
+        (None, "job file: expected a mapping of fields, got NoneType"),
+    ],
+)
+def test_a_fault_is_named_with_its_field_and_value(raw: Any, problem: str) -> None:
+    assert problems(raw) == [problem]
+
+
+def test_nccl_without_gpus_is_refused() -> None:
+    (problem,) = problems({"name": "a", "workers": {"backend": "nccl"}})
+    assert problem.startswith("workers: backend nccl needs gpus: 1 or more per worker; use backend: gloo on CPUs")
+
+
+def test_all_faults_are_named_at_once() -> None:
+    assert len(problems({"nam": "a", "training": {"epochs": -1}})) == 3
+
+
+def test_text_that_is_no_yaml_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="job file: not valid YAML or JSON"):
+        read_job("name: [")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJob, match=r"job file: cannot read .*none\.yaml"):
+        load_job(tmp_path / "none.yaml")

@@ -1,0 +1,75 @@
+"""Running totals: progress by complete steps, and means without the warm-up."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from pipeline.report import CollectiveName, Partition
+from tests.unit.workers.samples import sample
+from workers import terminal
+from workers.reports import JobPlan, JobResult
+from workers.tally import Status, Tally
+
+PLAN = JobPlan(steps=20, world_size=2, prioritized={}, not_prioritized={})
+RESULT = JobResult(steps=20, samples=320, seconds=1.0, loss=0.25, metrics={"auc": None}, checkpoint="/runs/[1]")
+
+
+def test_a_step_counts_as_done_when_every_rank_has_reported_it() -> None:
+    tally = Tally()
+    tally.add([sample(0), sample(1, loss=0.4)], world_size=2)
+    assert tally.progress is None
+    tally.add([sample(0, rank=1), sample(1, rank=1, loss=0.2)], world_size=2)
+    assert tally.progress is not None
+    assert tally.progress.step == 2
+    assert tally.progress.loss == pytest.approx(0.3)
+    assert tally.progress.samples_per_s == pytest.approx(1600)
+    assert tally.progress.comm_overlap == pytest.approx(0.75)
+
+
+def test_steps_that_stay_incomplete_are_forgotten() -> None:
+    tally = Tally()
+    tally.add([sample(step) for step in range(100)], world_size=2)
+    tally.add([sample(99, rank=1)], world_size=2)
+    assert not tally._incomplete
+
+
+def test_the_first_steps_are_warm_up_in_a_long_run_only() -> None:
+    slow = [sample(step, step_ms=1000.0) for step in range(3)]
+    tally = Tally()
+    tally.add(slow, world_size=1)
+    assert (tally.summary().totals.step_ms, tally.summary().warm_up_steps) == (3000, 0)
+    tally.add([sample(step) for step in range(3, 20)], world_size=1)
+    summary = tally.summary()
+    assert (summary.totals.step_ms, summary.totals.rank_steps, summary.warm_up_steps) == (170, 17, 3)
+    assert summary.totals.collectives[CollectiveName.EMBEDDING, Partition.OL].comm_overlap == pytest.approx(0.75)
+    assert summary.totals.overlapped_ids == 17 * 5
+
+
+def test_a_schedule_that_looks_for_no_overlap_reports_none() -> None:
+    tally = Tally()
+    tally.add([sample(0, overlapped_ids=None, id_overlap=None)], world_size=1)
+    assert tally.summary().totals.overlapped_ids is None
+
+
+def test_the_progress_line_says_how_far_and_how_fast() -> None:
+    tally = Tally()
+    tally.add([sample(9)], world_size=1)
+    line = terminal.progress_line(Status(PLAN, tally.progress, dropped=3))
+    assert line == (
+        "step 10/20  loss 0.5000  10 ms/step  800 samples/s  comm overlap 75.0 %  0 s left  3 samples dropped"
+    )
+    assert terminal.progress_line(Status(None, None, 0)) is None
+
+
+def test_the_table_shows_means_per_rank_step() -> None:
+    tally = Tally()
+    tally.add([sample(step) for step in range(20)], world_size=1)
+    out = Console(width=120, record=True, file=io.StringIO())
+    terminal.show_result(out, "job-1", RESULT, tally.summary())
+    text = out.export_text()
+    (row,) = [line for line in text.splitlines() if "embedding OL" in line]
+    assert [cell.strip() for cell in row.strip("│ ").split("│")] == ["embedding OL", "4.00", "1.00", "75.0 %", "0.1"]
+    assert "20 steps, 320 samples in 1.0 s; loss 0.5000 at first, 0.2500 at last; id overlap 25.0 %" in text
+    assert "held-out auc: -" in text
+    assert "checkpoint: /runs/[1]" in text
