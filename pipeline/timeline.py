@@ -144,7 +144,7 @@ def _collectives(
 ) -> Iterable[CollectiveReport]:
     kinds = sorted(
         {(flight.name, flight.partition) for flight in [*(flight for flight, _, _ in flights), *issued]},
-        key=lambda kind: (list(CollectiveName).index(kind[0]), kind[1] or ""),
+        key=lambda kind: (list(CollectiveName).index(kind[0]), [None, *Partition].index(kind[1])),
     )
     for name, partition in kinds:
         own = [item for item in flights if (item[0].name, item[0].partition) == (name, partition)]

@@ -85,6 +85,8 @@ def at_rates(group: Group, rates: list[float]) -> Iterator[None]:
         return
     for table, rate in zip(group.tables, rates, strict=True):
         table.set_learning_rate(rate)
-    yield
-    for table, rate in zip(group.tables, current, strict=True):
-        table.set_learning_rate(rate)
+    try:
+        yield
+    finally:
+        for table, rate in zip(group.tables, current, strict=True):
+            table.set_learning_rate(rate)
