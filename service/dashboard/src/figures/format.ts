@@ -34,14 +34,14 @@ export function decimal(value: number | null | undefined): string {
   return Number(value.toPrecision(4)).toString();
 }
 
-const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"] as const;
+const BYTE_UNITS = ["B", "kB", "MB", "GB", "TB"] as const;
 
 export function bytes(count: number | null | undefined): string {
   if (count == null) return NOTHING;
   let value = count;
   let unit = 0;
-  while (value >= 1024 && unit < BYTE_UNITS.length - 1) {
-    value /= 1024;
+  while (value >= 1000 && unit < BYTE_UNITS.length - 1) {
+    value /= 1000;
     unit += 1;
   }
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)}${TIED}${BYTE_UNITS[unit]}`;

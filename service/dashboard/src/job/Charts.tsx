@@ -31,7 +31,12 @@ export function Charts({ columns, stride, rank }: Props) {
           <h2>Step time</h2> <span class="quiet">ms, {whose + grain}</span>
         </figcaption>
         <Drawn columns={columns}>
-          <Chart data={time} lines={TIME_LINES} top={axisEnd(columns.step_ms)} summary={summary(columns, "step_ms", ms)} />
+          <Chart
+            data={time}
+            lines={TIME_LINES}
+            top={axisEnd(columns.step_ms)}
+            summary={summary(columns, "step_ms", ms)}
+          />
         </Drawn>
       </figure>
       <figure class="card">
@@ -54,5 +59,6 @@ function Drawn({ columns, children }: { columns: Columns; children: ComponentChi
 function summary(columns: Columns, name: "step_ms" | "loss", text: (value: number | null) => string): string {
   const last = columns.steps.length - 1;
   const [from, to] = [columns[name][0] ?? null, columns[name][last] ?? null];
-  return `From ${text(from)} at step ${integer(columns.steps[0])} to ${text(to)} at step ${integer(columns.steps[last])}.`;
+  const at = (index: number) => `at step ${integer(columns.steps[index])}`;
+  return `From ${text(from)} ${at(0)} to ${text(to)} ${at(last)}.`;
 }

@@ -8,12 +8,12 @@ interface Props {
   text: string;
   unit?: string;
   /** The newest step's figure as text; null where the figure itself is the newest. */
-  now: string | null;
+  last: string | null;
   children: ComponentChildren;
 }
 
 /** One headline figure: label, value, and two small lines beneath. */
-export function Figure({ name, value, text, unit, now, children }: Props) {
+export function Figure({ name, value, text, unit, last, children }: Props) {
   const { label, text: definition } = DEFINITIONS[name];
   return (
     <div class={`figure figure-${name}`} title={definition}>
@@ -23,7 +23,7 @@ export function Figure({ name, value, text, unit, now, children }: Props) {
         {unit && value != null && <span class="unit"> {unit}</span>}
       </dd>
       <dd class="quiet small">{children}</dd>
-      {now !== null && <dd class="quiet small">now {now}</dd>}
+      {last !== null && <dd class="quiet small">last {last}</dd>}
     </div>
   );
 }

@@ -11,10 +11,10 @@ interface Props {
 
 /** The headline: means over all ranks and steps, with the newest step beneath each. */
 export function Figures({ overlap, latest }: Props) {
-  const time = (name: TimeName, now: number | null) => {
+  const time = (name: TimeName, last: number | null) => {
     const spread = overlap[name];
     return (
-      <Figure name={name} value={spread?.mean} text={ms(spread?.mean)} unit="ms" now={ms(now)}>
+      <Figure name={name} value={spread?.mean} text={ms(spread?.mean)} unit="ms" last={ms(last)}>
         p50 {ms(spread?.p50)} · p95 {ms(spread?.p95)}
       </Figure>
     );
@@ -31,7 +31,7 @@ export function Figures({ overlap, latest }: Props) {
           name="comm_overlap"
           value={overlap.comm_overlap}
           text={percent(overlap.comm_overlap)}
-          now={percent(latest?.comm_overlap)}
+          last={percent(latest?.comm_overlap)}
         >
           hidden / comm
         </Figure>
@@ -39,18 +39,18 @@ export function Figures({ overlap, latest }: Props) {
           name="id_overlap"
           value={overlap.id_overlap}
           text={percent(overlap.id_overlap)}
-          now={percent(latest?.id_overlap)}
+          last={percent(latest?.id_overlap)}
         >
           ids used again
         </Figure>
-        <Figure name="loss" value={latest?.loss} text={decimal(latest?.loss)} now={null}>
+        <Figure name="loss" value={latest?.loss} text={decimal(latest?.loss)} last={null}>
           {latest ? `at step ${integer(latest.step)}` : "no step yet"}
         </Figure>
       </dl>
       <p class="quiet foot">
         Means over {integer(overlap.steps)} steps and {integer(overlap.ranks.length)} ranks
-        {overlap.warmup_steps > 0 && `, the first ${overlap.warmup_steps} steps (warm-up) left out`}; “now” is the newest
-        step that every rank has reported.
+        {overlap.warmup_steps > 0 && `, the first ${overlap.warmup_steps} steps (warm-up) left out`}; “last” is the
+        newest step that every rank has reported.
       </p>
     </section>
   );
