@@ -56,6 +56,7 @@ class TrainPipeline(Generic[In, Out]):
         self._runtime = for_device(device, dist.get_rank())
         self._source: Iterator[In] | None = None
         self._first_step = 0
+        self._end_announced = False
         self._functions = stage_functions(
             self._schedule,
             model,
@@ -87,9 +88,9 @@ class TrainPipeline(Generic[In, Out]):
         """
         if not self._model.training:
             raise PipelineError("progress() trains, but the model is in eval mode; to evaluate, flush() and call it")
-        if self._executor.batches is not None and self._executor.finished:
-            self._first_step += self._executor.batches
-            self._executor = self._new_executor()
+        if self._end_announced:
+            self._first_step += self._executor.batches or 0
+            self._executor, self._end_announced = self._new_executor(), False
         self._source = batches
         self._runtime.timeline.begin_step()
         executor = self._executor
@@ -100,6 +101,7 @@ class TrainPipeline(Generic[In, Out]):
                 result: Result = executor.value("forward", batch)
                 output: Out = result.output
                 return output
+        self._end_announced = True
         if executor.missing_ranks:
             raise UnevenData(
                 f"rank(s) {executor.missing_ranks} ran out of batches before the others after "

@@ -103,9 +103,7 @@ class Head(nn.Module):
         self.mix = nn.Linear(dim, dim)
         self.over = nn.Sequential(nn.Linear(dim + 4, 16), nn.ReLU(), nn.Linear(16, 1))
 
-    def forward(
-        self, jagged: list[dict[str, JaggedTensor]], dense: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, jagged: list[dict[str, JaggedTensor]], dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         samples = dense.shape[0]
         pooled = torch.zeros(samples, self.mix.in_features)
         for place, each in enumerate(each for features in jagged for each in features.values()):
