@@ -1,32 +1,35 @@
-"""The training loop of one rank. It knows torch.distributed and the pipeline, but no Ray."""
+"""The training loop of one rank. It knows torch.distributed and the pipeline, but neither Ray nor the control plane."""
 
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 
 import torch
 import torch.distributed as dist
 from torchrec.datasets.utils import Batch
 
-from pipeline import TrainPipeline
+from pipeline import StepReport, TrainPipeline
 from workers.batches import BatchFeed
+from workers.checkpoint import Checkpoints
 from workers.evaluate import held_out_metrics
 from workers.job import JobSpec
 from workers.models import LossLogitsLabels, build_model
 from workers.reports import JobPlan, StepSample
-from workers.sharded import ShardedModel, shard
+from workers.sharded import shard
 from workers.sources import open_source
 from workers.sources.schema import Samples, Source
 from workers.telemetry import Telemetry
 
+Pipeline = TrainPipeline[Batch, LossLogitsLabels]
+
 
 @dataclass(frozen=True)
 class Trained:
-    """What a rank has when training is over: the model, and figures that are equal on all ranks."""
+    """Figures of a finished training, equal on all ranks. `steps` counts all attempts, the others only the last one."""
 
-    model: ShardedModel
     steps: int
     samples: int
     seconds: float
@@ -34,53 +37,40 @@ class Trained:
     metrics: dict[str, float | None]
 
 
-def train(job: JobSpec, device: torch.device, telemetry: Telemetry, attempt: int) -> Trained:
-    """Train `job` on this rank of the default process group, flush, and evaluate.
+def train(job: JobSpec, device: torch.device, telemetry: Telemetry, checkpoints: Checkpoints, attempt: int) -> Trained:
+    """Train `job` on this rank of the default process group, from the last checkpoint to the end.
+
+    Ends with the pipeline flushed, the model evaluated and saved.
 
     Raises `InvalidJob` for what only the data or the model can tell, and `pipeline.UnsupportedModel`, before a step.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     source = open_source(job.data)
-    torch.manual_seed(job.training.seed)
-    sharded = shard(build_model(job.model, source.schema), job.training, device)
-    pipe: TrainPipeline[Batch, LossLogitsLabels] = TrainPipeline(
-        sharded.module, sharded.dense_optimizer, device, schedule=job.training.schedule.value
-    )
     steps = planned_steps(job, source, world_size)
+    torch.manual_seed(job.training.seed)
+    model = shard(build_model(job.model, source.schema), job.training, device)
+    first = checkpoints.restore(model)
+    pipe: Pipeline = TrainPipeline(model.module, model.dense_optimizer, device, schedule=job.training.schedule.value)
     if rank == 0:
-        telemetry.announce(
-            JobPlan(
-                steps=steps,
-                world_size=world_size,
-                prioritized=dict(pipe.prioritized),
-                not_prioritized=dict(pipe.not_prioritized),
-            )
-        )
+        telemetry.announce(_plan(pipe, steps, world_size))
+    batches = BatchFeed(_samples(job, source, first, steps), source.schema, pinned=device.type == "cuda")
     start = time.perf_counter()
-    samples, loss = 0, 0.0
-    batches = BatchFeed(_batches(job, source, steps), source.schema, pinned=device.type == "cuda")
-    while True:
-        try:
-            output = pipe.progress(batches)
-        except StopIteration:
-            break
+    samples, loss = 0, math.nan
+    for step, output in enumerate(_outputs(pipe, batches), start=first):
         report = pipe.report()
         loss = float(output[0])
         samples += report.samples
-        telemetry.record(
-            StepSample(
-                **dict(report),
-                time=datetime.now(UTC),
-                loss=_finite(loss),
-                data_wait_ms=batches.take_wait_ms(),
-                attempt=attempt,
-            )
-        )
+        telemetry.record(step_sample(report, step, loss, batches.take_wait_ms(), attempt))
+        if _is_due(job, step + 1, steps):
+            pipe.flush()
+            checkpoints.save(model, step + 1, {})
     pipe.flush()
     seconds = time.perf_counter() - start
     all_samples, all_losses = _sum_over_ranks(samples, loss, device=device)
-    metrics = held_out_metrics(sharded.module, source, job.training.batch_size, device)
-    return Trained(sharded, steps, int(all_samples), seconds, _finite(all_losses / world_size), metrics)
+    metrics = held_out_metrics(model.module, source, job.training.batch_size, device)
+    trained = Trained(steps, int(all_samples), seconds, _finite(all_losses / world_size), metrics)
+    checkpoints.save(model, steps, {"loss": trained.loss, **metrics})
+    return trained
 
 
 def planned_steps(job: JobSpec, source: Source, world_size: int) -> int:
@@ -89,17 +79,43 @@ def planned_steps(job: JobSpec, source: Source, world_size: int) -> int:
     return steps if job.training.max_steps is None else min(steps, job.training.max_steps)
 
 
-def _batches(job: JobSpec, source: Source, steps: int) -> Iterator[Samples]:
-    training = job.training
-    everything = source.train_batches(
-        dist.get_rank(), dist.get_world_size(), training.batch_size, training.epochs, training.seed, start=0
+def _plan(pipe: Pipeline, steps: int, world_size: int) -> JobPlan:
+    return JobPlan(
+        steps=steps,
+        world_size=world_size,
+        prioritized=dict(pipe.prioritized),
+        not_prioritized=dict(pipe.not_prioritized),
     )
-    for _, samples in zip(range(steps), everything, strict=False):
-        yield samples
+
+
+def _samples(job: JobSpec, source: Source, first: int, steps: int) -> Iterator[Samples]:
+    training = job.training
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    batches = source.train_batches(rank, world_size, training.batch_size, training.epochs, training.seed, first)
+    return islice(batches, steps - first)
+
+
+def _outputs(pipe: Pipeline, batches: BatchFeed) -> Iterator[LossLogitsLabels]:
+    while True:
+        try:
+            output = pipe.progress(batches)
+        except StopIteration:
+            return
+        yield output
+
+
+def step_sample(report: StepReport, step: int, loss: float, data_wait_ms: float, attempt: int) -> StepSample:
+    """`step` counts from the start of the job, while the pipeline counts from the start of the attempt."""
+    figures = {**dict(report), "step": step}
+    return StepSample(**figures, time=datetime.now(UTC), loss=_finite(loss), data_wait_ms=data_wait_ms, attempt=attempt)
+
+
+def _is_due(job: JobSpec, done: int, steps: int) -> bool:
+    every = job.checkpoint.every_steps
+    return every is not None and done % every == 0 and done < steps
 
 
 def _sum_over_ranks(*values: float, device: torch.device) -> list[float]:
-    # MPS and some accelerators lack float64; every device that NCCL and gloo serve has it.
     total = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(total)
     summed: list[float] = total.tolist()

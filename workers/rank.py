@@ -1,11 +1,9 @@
 """What Ray Train runs on every worker. Light to import: the driver hands it over by reference and needs no TorchRec."""
 
 import logging
-import tempfile
 import traceback
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -47,7 +45,7 @@ def _train(job: JobSpec, job_id: str) -> JobResult:
     import torch
 
     _quiet_libraries()
-    from workers.checkpoint import save_part
+    from workers.checkpoint import RayCheckpoints
     from workers.loop import train
     from workers.monitor import MonitorLink
     from workers.telemetry import Telemetry
@@ -59,17 +57,9 @@ def _train(job: JobSpec, job_id: str) -> JobResult:
     telemetry = Telemetry(link, rank, attempt)
     telemetry.start()
     try:
-        trained = train(job, ray.train.torch.get_device(), telemetry, attempt)
+        trained = train(job, ray.train.torch.get_device(), telemetry, RayCheckpoints(attempt), attempt)
     finally:
         telemetry.close(timeout_s=5.0)
-    figures = {"steps": trained.steps, "samples": trained.samples, "loss": trained.loss, **trained.metrics}
-    with tempfile.TemporaryDirectory(prefix="overlane-checkpoint-") as folder:
-        save_part(trained.model, trained.steps, Path(folder))
-        ray.train.report(
-            figures,
-            checkpoint=ray.train.Checkpoint.from_directory(folder),
-            checkpoint_dir_name=f"step-{trained.steps:08d}-attempt-{attempt}",
-        )
     return JobResult(
         steps=trained.steps,
         samples=trained.samples,

@@ -39,6 +39,17 @@ class ShardedModel:
             "fused_optimizer": self.module.fused_optimizer.state_dict(),
         }
 
+    def empty_state(self) -> dict[str, Any]:
+        """The state to read a checkpoint into. Adam makes its state with the first step, so this takes one of zeros."""
+        self.dense_optimizer.init_state()
+        return self.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over a state that was read from a checkpoint."""
+        self.module.load_state_dict(state["model"])
+        self.dense_optimizer.load_state_dict(state["dense_optimizer"])
+        self.module.fused_optimizer.load_state_dict(state["fused_optimizer"])
+
 
 def shard(model: nn.Module, training: TrainingSpec, device: torch.device) -> ShardedModel:
     """Shard the model over the ranks of the default process group; every rank calls it with the same model."""
