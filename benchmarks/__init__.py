@@ -1,0 +1,1 @@
+"""Measurements as interleaved ratios with their spread; `make bench` runs them all."""

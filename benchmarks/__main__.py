@@ -1,0 +1,33 @@
+"""`python -m benchmarks [NAME ...]`: run benchmarks and write `benchmarks/results/NAME.json`."""
+
+import argparse
+import sys
+
+from benchmarks import telemetry
+
+BENCHMARKS = {"telemetry": telemetry.run}
+
+
+def main() -> int:
+    """Exit status 0 if every target was reached, 1 if one was missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure; interleaved ratios with spread."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(BENCHMARKS)} (all)")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark {unknown[0]!r}; known: {', '.join(BENCHMARKS)}")
+    missed = False
+    for name in names:
+        result = BENCHMARKS[name]()
+        path = result.write()
+        verdict = "reached" if result.reached else "MISSED"
+        lines = [f"{result.name}: {result.what}", *(f"  {ratio}" for ratio in result.ratios)]
+        sys.stdout.write("\n".join([*lines, f"  target {result.target}: {verdict}; written to {path}\n"]))
+        missed = missed or not result.reached
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""How a measurement is kept: the ratio of two sides that took turns, its spread, and what it ran on."""
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic import BaseModel
+
+FOLDER = Path(__file__).parent / "results"
+PACKAGES = ("torch", "torchrec", "ray")
+
+
+class Ratio(BaseModel):
+    """`one` against `other`, turn by turn: the median of the ratios, and their quartiles.
+
+    Each turn gives the median step of one side and of the other, in milliseconds, measured right after each other.
+    """
+
+    one: str
+    other: str
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    turns: int
+    one_ms: float
+    other_ms: float
+
+    @classmethod
+    def of(cls, one: str, other: str, turns: Sequence[tuple[float, float]]) -> "Ratio":
+        """From pairs of medians (ms), one pair a turn. Needs at least two turns."""
+        ratios = [mine / theirs for mine, theirs in turns]
+        lower, median, upper = statistics.quantiles(ratios, n=4)
+        return cls(
+            one=one,
+            other=other,
+            median=median,
+            lower_quartile=lower,
+            upper_quartile=upper,
+            turns=len(turns),
+            one_ms=statistics.median(mine for mine, _ in turns),
+            other_ms=statistics.median(theirs for _, theirs in turns),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.one} / {self.other}: {self.median:.4f} (quartiles {self.lower_quartile:.4f} to "
+            f"{self.upper_quartile:.4f}, {self.turns} turns; {self.one_ms:.2f} ms against {self.other_ms:.2f} ms)"
+        )
+
+
+class Result(BaseModel):
+    """One benchmark's outcome."""
+
+    name: str
+    what: str
+    target: str
+    reached: bool
+    ratios: list[Ratio]
+    taken_at: str
+    cpus: int
+    machine: str
+    versions: dict[str, str]
+    command: str
+
+    @classmethod
+    def now(cls, name: str, what: str, target: str, *, reached: bool, ratios: list[Ratio]) -> "Result":
+        """With the machine, the versions and the time filled in."""
+        return cls(
+            name=name,
+            what=what,
+            target=target,
+            reached=reached,
+            ratios=ratios,
+            taken_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            cpus=os.cpu_count() or 0,
+            machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+            versions={package: version(package) for package in PACKAGES},
+            command=f"make bench ARGS={name}",
+        )
+
+    def write(self) -> Path:
+        """Write it to `benchmarks/results/<name>.json`."""
+        FOLDER.mkdir(exist_ok=True)
+        path = FOLDER / f"{self.name}.json"
+        path.write_text(json.dumps(self.model_dump(), indent=2) + "\n", encoding="utf-8")
+        return path

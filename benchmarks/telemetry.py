@@ -1,0 +1,131 @@
+"""What telemetry costs a training step: the MovieLens job on two ranks, telemetry on and off taking turns.
+
+On is what `workers.loop` does after each step: report, sample, record; and behind it the sender's thread, the monitor
+actor, and its delivery by HTTP, all on this machine. Off is the same loop without any of it.
+"""
+
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from benchmarks.results import Ratio, Result
+from workers.job import JobSpec, load_job
+from workers.monitor import Destination, MonitorLink, start_monitor
+
+JOB = Path(__file__).parent.parent / "examples" / "movielens.yaml"
+RANKS, WARM_UP, BLOCK, TURNS = 2, 30, 20, 40
+LIMIT = 1.01
+
+
+def run() -> Result:
+    """Take turns and compare. The target holds for the median turn."""
+    turns = []
+    with _ranks(load_job(JOB)) as ranks:
+        _block(ranks, telemetry=True, steps=WARM_UP)
+        for turn in range(TURNS):
+            # The order changes every turn, so that a drift of the machine favours neither side.
+            first = turn % 2 == 0
+            pair = {on: _block(ranks, telemetry=on, steps=BLOCK) for on in (first, not first)}
+            turns.append((pair[True], pair[False]))
+    ratio = Ratio.of("telemetry on", "telemetry off", turns)
+    return Result.now(
+        "telemetry",
+        f"step time of {JOB.name} on {RANKS} ranks, median of {BLOCK} steps a turn",
+        f"at most {LIMIT}",
+        reached=ratio.median <= LIMIT,
+        ratios=[ratio],
+    )
+
+
+def _block(ranks: list[Any], *, telemetry: bool, steps: int) -> float:
+    """The median step of a block in milliseconds, the slowest rank's."""
+    took = ray.get([rank.block.remote(telemetry, steps) for rank in ranks])
+    return max(statistics.median(each) for each in took)
+
+
+@contextmanager
+def _ranks(job: JobSpec) -> Iterator[list[Any]]:
+    """Two ranks, a monitor and something that takes its deliveries."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    sink = ThreadingHTTPServer(("127.0.0.1", 0), _Sink)
+    threading.Thread(target=sink.serve_forever, daemon=True).start()
+    ray.init(address="local", num_cpus=RANKS, include_dashboard=False, object_store_memory=200_000_000)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            destination = Destination(f"http://127.0.0.1:{sink.server_address[1]}", "none")
+            monitor = start_monitor("benchmark", RANKS, destination)
+            ranks = [
+                ray.remote(Rank).options(num_cpus=1).remote(job, rank, str(Path(folder) / "store"))
+                for rank in range(RANKS)
+            ]
+            yield ranks
+            del monitor
+    finally:
+        ray.shutdown()
+        sink.shutdown()
+
+
+class Rank:
+    """One rank with an endless supply of batches."""
+
+    def __init__(self, job: JobSpec, rank: int, store: str) -> None:
+        import torch
+        import torch.distributed as dist
+
+        from pipeline import TrainPipeline
+        from workers.batches import to_batch
+        from workers.models import build_model
+        from workers.sharded import shard
+        from workers.sources import open_source
+        from workers.telemetry import Telemetry
+
+        torch.set_num_threads(1)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
+        )
+        source = open_source(job.data)
+        model = shard(build_model(job.model, source.schema), job.training, torch.device("cpu"))
+        samples = source.train_batches(rank, RANKS, job.training.batch_size, 1, job.training.seed, 0)
+        self._batches = cycle([to_batch(each, source.schema) for each in samples])
+        self._pipe: Any = TrainPipeline(model.module, model.dense_optimizer, torch.device("cpu"))
+        self._telemetry = Telemetry(MonitorLink("benchmark"), rank, 0)
+        self._telemetry.start()
+        self._step = 0
+
+    def block(self, telemetry: bool, steps: int) -> list[float]:
+        """Train some steps; milliseconds of each."""
+        from workers.loop import step_sample
+
+        took = []
+        for _ in range(steps):
+            begin = time.perf_counter()
+            output = self._pipe.progress(self._batches)
+            if telemetry:
+                self._telemetry.record(step_sample(self._pipe.report(), self._step, float(output[0]), 0.0, 0))
+            self._step += 1
+            took.append((time.perf_counter() - begin) * 1e3)
+        return took
+
+
+class _Sink(BaseHTTPRequestHandler):
+    """Takes deliveries and answers as the control plane does."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent: one line per delivery would be noise."""
