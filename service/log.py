@@ -11,7 +11,8 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     """Send structlog to `stream`. Secrets never become event values, so nothing is filtered here."""
     renderer: list[structlog.typing.Processor]
     if stream.isatty():
-        renderer = [structlog.dev.ConsoleRenderer()]
+        # The default would print the values of local variables, and secrets with them.
+        renderer = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from service.jobs import invalid_job
 from service.models import Job, JobPage, JobState
 from service.problems import Problem, ProblemDocument, ProblemType
+from service.routers.body import read_body
 from service.services import Used
 from workers.job import InvalidJob, JobSpec, parse_job, read_job
 
@@ -29,9 +30,7 @@ _BODY: dict[str, Any] = {
 }
 
 
-@router.post(
-    "", status_code=202, max_body_size=MAX_JOB_BYTES, openapi_extra=_BODY, responses={422: {"model": ProblemDocument}}
-)
+@router.post("", status_code=202, openapi_extra=_BODY, responses={422: {"model": ProblemDocument}})
 async def submit(
     request: Request,
     response: Response,
@@ -40,7 +39,7 @@ async def submit(
 ) -> Job:
     """Submit a job file, as JSON or YAML. A repeated `Idempotency-Key` gives the first answer again."""
     try:
-        spec = _read(request.headers.get("content-type", ""), await request.body())
+        spec = _read(request.headers.get("content-type", ""), await read_body(request, MAX_JOB_BYTES))
     except InvalidJob as error:
         raise invalid_job(error) from None
     job = await services.jobs.submit(spec, idempotency_key)

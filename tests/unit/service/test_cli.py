@@ -1,0 +1,133 @@
+"""Exit status and output of the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from service import cli
+from service.client import Client
+from service.problems import ProblemType
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+SPEC = {"name": "tiny"}
+JOB = {
+    "id": "job-1", "name": "tiny", "project": "default", "state": "queued", "reason": None,
+    "submitted_at": "2026-01-02T03:04:05.000Z", "started_at": None, "ended_at": None, "attempts": 0, "spec": SPEC,
+    "resources": {"workers": 2, "cpus": 2.0, "gpus": 0.0}, "plan": None, "result": None, "failure": None,
+    "dropped_samples": 0, "latest": None,
+}  # fmt: skip
+NO_OVERLAP = {
+    "steps": 0, "warmup_steps": 0, "step_ms": None, "compute_ms": None, "comm_ms": None, "exposed_ms": None,
+    "hidden_ms": None, "comm_overlap": None, "id_overlap": None, "collectives": [], "ranks": [],
+}  # fmt: skip
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: tiny\n")
+    return file
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
+    """Put a function in the place of the service."""
+
+    def become(answer: Answer) -> None:
+        monkeypatch.setattr(cli, "Client", lambda url, token: Client(url, token, httpx.MockTransport(answer)))
+
+    return become
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit status, and what was printed on both streams."""
+    result = CliRunner().invoke(cli.app, list(arguments))
+    return result.exit_code, result.output
+
+
+def no(kind: ProblemType, detail: str) -> httpx.Response:
+    body = {"type": kind.urn, "title": kind.title, "status": kind.status, "detail": detail, "instance": "/"}
+    return httpx.Response(kind.status, json=body)
+
+
+def _unreachable(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused", request=request)
+
+
+def test_submit(job_file: Path, service: Callable[[Answer], None]) -> None:
+    service(lambda _: httpx.Response(202, json=JOB))
+    assert run("submit", str(job_file)) == (0, "job-1 queued\n")
+
+
+def test_an_invalid_file_needs_no_service(job_file: Path, service: Callable[[Answer], None]) -> None:
+    service(_unreachable)
+    job_file.write_text("name: tiny\ntraining: {batchsize: 3}\n")
+    status, output = run("submit", str(job_file))
+    assert status == 2
+    assert "training.batchsize: unknown field; did you mean 'batch_size'?" in output
+    assert run("submit", "/nowhere/job.yaml")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [(ProblemType.INVALID_JOB, 2), (ProblemType.INFEASIBLE, 1), (ProblemType.RAY_UNAVAILABLE, 1)]
+)
+def test_the_service_says_no(job_file: Path, service: Callable[[Answer], None], kind: ProblemType, status: int) -> None:
+    service(lambda _: no(kind, "the reason"))
+    code, output = run("submit", str(job_file))
+    assert code == status
+    assert "the reason" in output
+
+
+def test_no_service(service: Callable[[Answer], None]) -> None:
+    service(_unreachable)
+    status, output = run("list")
+    assert status == 1
+    assert "overlane serve" in output
+
+
+@pytest.mark.parametrize(("state", "status"), [("succeeded", 0), ("failed", 1), ("stopped", 1), ("lost", 1)])
+def test_follow_ends_as_the_job_does(
+    job_file: Path, service: Callable[[Answer], None], state: str, status: int
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/logs"):
+            return httpx.Response(200, text="the log\n", headers={"Overlane-Next-Offset": "8"})
+        return httpx.Response(200, json=JOB | {"state": state})
+
+    service(answer)
+    code, output = run("submit", str(job_file), "--follow")
+    assert code == status
+    assert "the log\n" in output
+    code, output = run("logs", "job-1", "--follow")
+    assert code == status
+
+
+def test_json_is_what_the_api_returns(service: Callable[[Answer], None]) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/overlap"):
+            return httpx.Response(200, json=NO_OVERLAP)
+        return httpx.Response(200, json=JOB)
+
+    service(answer)
+    status, output = run("show", "job-1", "--json")
+    shown = json.loads(output)
+    assert status == 0
+    assert shown["submitted_at"] == JOB["submitted_at"]
+    assert shown["spec"]["name"] == "tiny"
+    status, output = run("show", "job-1")
+    assert status == 0
+    assert "2 workers, 2 CPUs" in output
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--host", "0.0.0.0"], ["serve", "--port", "70000"], ["frobnicate"]])
+def test_bad_usage(arguments: list[str]) -> None:
+    assert run(*arguments)[0] == 2
+
+
+def test_another_host_is_refused_with_a_reason() -> None:
+    assert "loopback only" in run("serve", "--host", "0.0.0.0")[1]

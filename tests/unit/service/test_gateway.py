@@ -1,0 +1,114 @@
+"""What is made of Ray's answers, which are those of Ray 2.60."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from service.gateway import (
+    HttpRayGateway,
+    RayJob,
+    RayNode,
+    RayRefusedError,
+    RayResources,
+    RayStatus,
+    RaySubmission,
+    RayUnavailableError,
+)
+
+pytestmark = pytest.mark.anyio
+
+NODES = {
+    "result": True,
+    "data": {
+        "result": {
+            "total": 2,
+            "result": [
+                {
+                    "node_id": "aa",
+                    "node_ip": "10.0.0.1",
+                    "is_head_node": True,
+                    "state": "ALIVE",
+                    "resources_total": {"CPU": 2.0, "memory": 1e9, "node:10.0.0.1": 1.0},
+                },
+                {"node_id": "bb", "node_ip": "10.0.0.2", "is_head_node": False, "state": "DEAD", "resources_total": {}},
+            ],
+        }
+    },
+}
+FRESH_HEAD = {"result": True, "data": {"autoscalingStatus": None, "clusterStatus": None}}
+BUSY_HEAD = {"data": {"clusterStatus": {"loadMetricsReport": {"usage": {"CPU": [1.5, 2.0], "memory": [0.0, 1e9]}}}}}
+
+
+def gateway(answer: Callable[[httpx.Request], httpx.Response]) -> HttpRayGateway:
+    return HttpRayGateway("http://ray.test:8265/", "secret", httpx.MockTransport(answer))
+
+
+async def test_submit_sends_id_command_environment_and_token() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"job_id": "j", "submission_id": "j"})
+
+    await gateway(answer).submit(RaySubmission("j", "true", {"A": "1"}))
+    [request] = seen
+    assert str(request.url) == "http://ray.test:8265/api/jobs/"
+    assert request.headers["Authorization"] == "Bearer secret"
+    assert request.content == b'{"submission_id":"j","entrypoint":"true","runtime_env":{"env_vars":{"A":"1"}}}'
+
+
+async def test_a_refusal_is_the_last_line_of_rays_traceback() -> None:
+    text = 'Traceback (most recent call last):\n  File "x"\nValueError: Job with submission_id j already exists.\n'
+    with pytest.raises(RayRefusedError, match=r"^ValueError: Job with submission_id j already exists\.$"):
+        await gateway(lambda _: httpx.Response(500, text=text)).submit(RaySubmission("j", "true", {}))
+
+
+@pytest.mark.parametrize(
+    "fresh", [FRESH_HEAD, {"data": {"clusterStatus": {"loadMetricsReport": {"usage": {}}}}}], ids=["none", "empty"]
+)
+async def test_resources_of_a_head_that_has_just_started(fresh: object) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=NODES if request.url.path == "/api/v0/nodes" else fresh)
+
+    assert await gateway(answer).resources() == RayResources((RayNode("aa", "10.0.0.1", True, {"CPU": 2.0}),), {})
+
+
+async def test_resources_in_use() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=NODES if request.url.path == "/api/v0/nodes" else BUSY_HEAD)
+
+    assert (await gateway(answer).resources()).used == {"CPU": 1.5}
+
+
+async def test_unknown_and_known_jobs() -> None:
+    missing = gateway(lambda _: httpx.Response(404, text="Job j does not exist"))
+    assert await missing.job("j") is None
+    assert await missing.logs("j") is None
+    await missing.stop("j")
+    known = gateway(lambda _: httpx.Response(200, json={"status": "FAILED", "message": "exit code 1", "type": "x"}))
+    assert await known.job("j") == RayJob(status=RayStatus.FAILED, message="exit code 1")
+
+
+def _refuse(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused", request=request)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (_refuse, "ray.test:8265 does not answer: refused"),
+        (lambda _: httpx.Response(401, text="Unauthorized"), "wants another token"),
+        (lambda _: httpx.Response(503, text="GCS is away"), "HTTP 503: GCS is away"),
+        (lambda _: httpx.Response(200, text="<html>"), "did not answer as Ray does"),
+    ],
+)
+async def test_whatever_is_not_rays_answer_means_unavailable(
+    answer: Callable[[httpx.Request], httpx.Response], words: str
+) -> None:
+    broken = gateway(answer)
+    for question in (broken.job, broken.logs):
+        with pytest.raises(RayUnavailableError, match=words):
+            await question("j")
+    with pytest.raises(RayUnavailableError, match=words):
+        await broken.resources()
