@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.browser import Page
 from tests.e2e.conftest import Trained
-from tests.e2e.running import Json
+from tests.e2e.running import JOB_S, Json, until
 
 ENDED = ("succeeded", "failed", "stopped", "lost")
 
@@ -31,7 +31,8 @@ def test_stops_through_page_and_rest(trained: Trained, long_job: Json, page: Pag
 
     # The CPUs are taken, so a second job waits, and is stopped with the button of its page.
     waiting = rest.submit(trained.spec | {"name": "waiting"}).json()
-    assert rest.wait(waiting["id"], "queued")["reason"]
+    assert until(lambda: rest.job(waiting["id"])["reason"], JOB_S, "a reason for waiting")
+    assert rest.job(waiting["id"])["state"] == "queued"
     page.open(f"#/jobs/{waiting['id']}")
     page.click("button.stop")
     page.click("dialog[open] button.danger")
