@@ -23,6 +23,7 @@ from workers.monitor import NAMESPACE, Destination, start_monitor
 from workers.rank import Outcome, run_rank
 from workers.reports import JobFailure, JobResult
 from workers.run import ExitStatus, Run
+from workers.tally import Status
 
 log = structlog.get_logger(__name__)
 
@@ -68,17 +69,26 @@ def _drive(run: Run, out: Console) -> ExitStatus:
     monitor = start_monitor(run.job_id, run.job.workers.count, destination)
     try:
         outcome = _train(run, monitor, out)
-        if outcome.result is not None:
-            ray.get(monitor.announce.remote(outcome.result))
-            terminal.show_result(out, run.job_id, outcome.result, ray.get(monitor.summary.remote()))
-            return ExitStatus.SUCCEEDED
-        assert outcome.failure is not None
-        ray.get(monitor.announce.remote(outcome.failure))
-        terminal.show_failure(out, outcome.failure)
-        return ExitStatus.FAILED
+        if outcome.failure is not None:
+            _ask(monitor.announce, outcome.failure)
+            terminal.show_failure(out, outcome.failure)
+            return ExitStatus.FAILED
+        assert outcome.result is not None
+        _ask(monitor.announce, outcome.result)
+        terminal.show_result(out, run.job_id, outcome.result, _ask(monitor.summary))
+        return ExitStatus.SUCCEEDED
     finally:
-        if not ray.get(monitor.finish.remote(_DELIVERY_TIMEOUT_S)):
-            log.error("not all reports reached the control plane", url=run.report_url, waited_s=_DELIVERY_TIMEOUT_S)
+        if not _ask(monitor.finish, _DELIVERY_TIMEOUT_S):
+            log.error("not all reports reached the control plane", url=run.report_url)
+
+
+def _ask(method: Any, *arguments: Any) -> Any:
+    """Call the monitor. A monitor that died changes nothing about the outcome of the run: log it and return None."""
+    try:
+        return ray.get(method.remote(*arguments), timeout=2 * _DELIVERY_TIMEOUT_S)
+    except ray.exceptions.RayError as error:
+        log.error("no answer from the monitor", error=str(error))
+        return None
 
 
 def _train(run: Run, monitor: Any, out: Console) -> Outcome:
@@ -127,10 +137,8 @@ def _progress(monitor: Any, out: Console) -> Iterator[None]:
     def show() -> None:
         planned, last = False, None
         while not done.wait(_PROGRESS_EVERY_S):
-            try:
-                status = ray.get(monitor.status.remote(), timeout=_PROGRESS_EVERY_S)
-            except ray.exceptions.RayError as error:
-                log.warning("no answer from the monitor", error=str(error))
+            status: Status | None = _ask(monitor.status)
+            if status is None:
                 continue
             if status.plan is not None and not planned:
                 terminal.show_plan(out, status.plan)

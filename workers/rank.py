@@ -73,6 +73,7 @@ def _train(job: JobSpec, job_id: str) -> JobResult:
 def _quiet_libraries() -> None:
     """TorchRec and fbgemm log some sixty lines per rank while they start, none of which a user can act on."""
     logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="torchrec", category=FutureWarning)
 
 

@@ -42,8 +42,19 @@ def progress_line(status: Status) -> str | None:
     return "  ".join(parts)
 
 
-def show_result(out: Console, job_id: str, result: JobResult, summary: Summary) -> None:
-    """The table at the end: all figures are means over the measured steps of all ranks."""
+def show_result(out: Console, job_id: str, result: JobResult, summary: Summary | None) -> None:
+    """The result, and above it the table of what was measured; no table if nobody kept the totals."""
+    if summary is not None:
+        _show_table(out, job_id, summary)
+    first_loss = summary.first_loss if summary else None
+    out.print(f"{result.steps} steps, {result.samples:,} samples in {result.seconds:.1f} s", end="")
+    out.print(f"; loss {_number(first_loss, 4)} at first, {_number(result.loss, 4)} at last")
+    for name, value in result.metrics.items():
+        out.print(f"held-out {name}: {_number(value, 4)}")
+    out.print(f"checkpoint: {result.checkpoint}", markup=False)
+
+
+def _show_table(out: Console, job_id: str, summary: Summary) -> None:
     totals, steps = summary.totals, max(1, summary.totals.rank_steps)
     table = Table(title=f"{job_id}: per step and rank, mean of {totals.rank_steps} measured rank-steps")
     for heading in ("", "ms", "exposed ms", "comm overlap", "KiB sent"):
@@ -58,16 +69,10 @@ def show_result(out: Console, job_id: str, result: JobResult, summary: Summary) 
         overlap = _percent(times.comm_overlap)
         table.add_row(label, f"{ms:.2f}", f"{exposed_ms:.2f}", overlap, f"{sent / 1024:.1f}")
     out.print(table)
-    out.print(f"{result.steps} steps, {result.samples:,} samples in {result.seconds:.1f} s", end="")
-    out.print(f"; loss {_number(summary.first_loss, 4)} at first, {_number(result.loss, 4)} at last", end="")
-    if totals.overlapped_ids is not None and totals.ids:
-        out.print(f"; id overlap {_percent(totals.overlapped_ids / totals.ids)}", end="")
-    out.print()
     if summary.warm_up_steps:
         out.print(f"The first {summary.warm_up_steps} steps are left out of the table as warm-up.")
-    for name, value in result.metrics.items():
-        out.print(f"held-out {name}: {_number(value, 4)}")
-    out.print(f"checkpoint: {result.checkpoint}", markup=False)
+    if totals.overlapped_ids is not None and totals.ids:
+        out.print(f"id overlap: {_percent(totals.overlapped_ids / totals.ids)}")
 
 
 def show_failure(out: Console, failure: JobFailure) -> None:
