@@ -1,9 +1,7 @@
 """How much of the communication is hidden: figures over all rank-steps of a job."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Row
 
 from service.models import CollectiveOverlap, Overlap, RankOverlap, Spread
+from service.store.packing import NAMES, PARTITIONS, unpack_all
 from service.store.steps import FIGURES
 
 WARMUP_STEPS = 3
@@ -40,15 +39,10 @@ class RankSteps:
 
 @dataclass(frozen=True)
 class Collectives:
-    """Columns over the collectives of all rank-steps; `kind` indexes `kinds`, the pairs of name and partition."""
+    """The collectives of all rank-steps: packed records and the rank of each, both of shape (collectives,)."""
 
-    kinds: list[tuple[str, str | None]]
-    kind: Ints
+    records: NDArray[np.void]
     rank: Ints
-    bytes_sent: Ints
-    bytes_received: Ints
-    ms: Floats
-    exposed_ms: Floats
 
 
 def overlap_of(rows: Sequence[Row[Any]]) -> Overlap:
@@ -65,7 +59,7 @@ def overlap_of(rows: Sequence[Row[Any]]) -> Overlap:
         **{name: _spread(steps.figures[name]) for name in FIGURES},
         comm_overlap=_hidden_share(steps.figures["exposed_ms"], steps.figures["comm_ms"]),
         id_overlap=_share(float(steps.overlapped_ids[known].sum()), float(steps.ids[known].sum())),
-        collectives=_by_kind(collectives, np.ones(len(collectives.kind), dtype=np.bool_)),
+        collectives=_by_kind(collectives.records),
         ranks=[_of_rank(int(rank), steps, collectives) for rank in np.unique(steps.rank)],
     )
 
@@ -91,41 +85,30 @@ def _after_warmup(steps: RankSteps) -> NDArray[np.bool_]:
     return counted
 
 
-def _collectives(texts: list[str], ranks: Ints) -> Collectives:
-    # One document for all rows: json reads it far faster than a hundred thousand small ones.
-    lists = json.loads(f"[{','.join(texts)}]")
-    parts = list(chain.from_iterable(lists))
-    pairs = [(part["name"], part["partition"]) for part in parts]
-    kinds = list(dict.fromkeys(pairs))
-    index = {pair: number for number, pair in enumerate(kinds)}
-    return Collectives(
-        kinds=kinds,
-        kind=np.array([index[pair] for pair in pairs], dtype=np.int64),
-        rank=np.repeat(ranks, [len(one) for one in lists]),
-        bytes_sent=np.array([part["bytes_sent"] for part in parts], dtype=np.int64),
-        bytes_received=np.array([part["bytes_received"] for part in parts], dtype=np.int64),
-        ms=np.array([part["ms"] for part in parts], dtype=np.float64),
-        exposed_ms=np.array([part["exposed_ms"] for part in parts], dtype=np.float64),
-    )
+def _collectives(packed: list[bytes], ranks: Ints) -> Collectives:
+    records, counts = unpack_all(packed)
+    return Collectives(records, np.repeat(ranks, counts))
 
 
-def _by_kind(collectives: Collectives, chosen: NDArray[np.bool_]) -> list[CollectiveOverlap]:
+def _by_kind(records: NDArray[np.void]) -> list[CollectiveOverlap]:
+    """One entry for each name and partition that occurs, in the order of their codes."""
+    kind = records["name"].astype(np.int64) * len(PARTITIONS) + records["partition"]
     found = []
-    for number, (name, partition) in enumerate(collectives.kinds):
-        own = chosen & (collectives.kind == number)
-        ms, exposed_ms = collectives.ms[own], collectives.exposed_ms[own]
-        spread, exposed = _spread(ms), _spread(exposed_ms)
-        if spread is None or exposed is None:
-            continue
+    for number in np.flatnonzero(np.bincount(kind)).tolist():
+        name, partition = divmod(number, len(PARTITIONS))
+        own = records[kind == number]
+        ms, exposed_ms = _spread(own["ms"]), _spread(own["exposed_ms"])
+        assert ms is not None
+        assert exposed_ms is not None
         found.append(
             CollectiveOverlap(
-                name=name,
-                partition=partition,
-                ms=spread,
-                exposed_ms=exposed,
-                comm_overlap=_hidden_share(exposed_ms, ms),
-                bytes_sent=int(collectives.bytes_sent[own].sum()),
-                bytes_received=int(collectives.bytes_received[own].sum()),
+                name=NAMES[name],
+                partition=PARTITIONS[partition],
+                ms=ms,
+                exposed_ms=exposed_ms,
+                comm_overlap=_hidden_share(own["exposed_ms"], own["ms"]),
+                bytes_sent=int(own["bytes_sent"].sum()),
+                bytes_received=int(own["bytes_received"].sum()),
             )
         )
     return found
@@ -141,7 +124,7 @@ def _of_rank(rank: int, steps: RankSteps, collectives: Collectives) -> RankOverl
         step_ms=step_ms,
         exposed_ms=exposed_ms,
         comm_overlap=_hidden_share(own.figures["exposed_ms"], own.figures["comm_ms"]),
-        collectives=_by_kind(collectives, collectives.rank == rank),
+        collectives=_by_kind(collectives.records[collectives.rank == rank]),
     )
 
 

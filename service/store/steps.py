@@ -1,6 +1,5 @@
 """The record of reports: step samples and what else a running job tells about itself."""
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ from sqlalchemy import Row, case, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from service.store.database import Database
+from service.store.packing import pack, unpack
 from service.store.tables import jobs, steps
 from workers.reports import ReportBatch, StepSample
 
@@ -75,7 +75,7 @@ class StepStore:
         return [_to_sample(row) for row in rows]
 
     async def figures(self, job_id: str) -> Sequence[Row[Any]]:
-        """Of every sample: step, rank, attempt, the five `FIGURES`, ids, overlapped_ids, collectives as JSON text."""
+        """Of every sample: step, rank, attempt, the five `FIGURES`, ids, overlapped_ids, packed collectives."""
         names = ("step", "rank", "attempt", *FIGURES, "ids", "overlapped_ids", "collectives")
         query = select(*(steps.c[name] for name in names)).where(steps.c.job_id == job_id)
         async with self._database.read() as connection:
@@ -116,13 +116,11 @@ def _job_values(batch: ReportBatch) -> dict[str, Any]:
 def _to_row(job_id: str, sample: StepSample) -> dict[str, Any]:
     row = sample.model_dump(exclude={"collectives"})
     row["job_id"] = job_id
-    row["collectives"] = json.dumps(
-        [part.model_dump(mode="json") for part in sample.collectives], separators=(",", ":")
-    )
+    row["collectives"] = pack(sample)
     return row
 
 
 def _to_sample(row: Row[Any]) -> StepSample:
     values = row._asdict()
-    values["collectives"] = json.loads(values["collectives"])
+    values["collectives"] = unpack(values["collectives"])
     return StepSample.model_validate(values)

@@ -12,6 +12,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -101,7 +102,7 @@ steps = Table(
     Column("id_overlap", Float),
     Column("loss", Float),
     Column("data_wait_ms", Float, nullable=False),
-    Column("collectives", Text, nullable=False),
+    Column("collectives", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )
 

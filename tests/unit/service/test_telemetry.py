@@ -190,7 +190,7 @@ async def test_overlap_by_hand(plane: Plane) -> None:
     assert overlap["hidden_ms"]["mean"] == 7.5
     assert overlap["comm_overlap"] == 0.75
     assert overlap["id_overlap"] == 0.1
-    gradient, mask = overlap["collectives"]
+    mask, gradient = overlap["collectives"]
     assert (gradient["name"], gradient["partition"]) == ("gradient", "ol")
     assert gradient["ms"]["mean"] == 4.0
     assert gradient["exposed_ms"]["mean"] == 2.5
@@ -200,7 +200,7 @@ async def test_overlap_by_hand(plane: Plane) -> None:
     first, second = overlap["ranks"]
     assert (first["rank"], first["comm_overlap"], first["step_ms"]["mean"]) == (0, 0.6, 10.0)
     assert (second["rank"], second["comm_overlap"]) == (1, 0.9)
-    assert [part["name"] for part in first["collectives"]] == ["gradient", "overlap_mask"]
+    assert [part["name"] for part in first["collectives"]] == ["overlap_mask", "gradient"]
     assert second["collectives"][0]["comm_overlap"] == 0.5
     assert len(second["collectives"]) == 1
 
