@@ -66,6 +66,10 @@ def _drive(run: Run, out: Console) -> ExitStatus:
     destination = None
     if run.report_url is not None and run.report_token is not None:
         destination = Destination(run.report_url, run.report_token)
+    if "/runtime_resources/working_dir_files/" in run.storage:
+        log.warning(
+            "Ray removes the checkpoints with the working directory of the job; set OVERLANE_STORAGE to keep them"
+        )
     monitor = start_monitor(run.job_id, run.job.workers.count, destination)
     try:
         outcome = _train(run, monitor, out)

@@ -6,6 +6,7 @@ purpose: the control plane imports it, and it must not pull in torch.
 
 import difflib
 import json
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -13,6 +14,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
+
+
+_MAX_VALUES = 50_000
 
 
 class InvalidJob(ValueError):  # noqa: N818 - reads as a sentence where it is raised

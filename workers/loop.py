@@ -9,13 +9,14 @@ from itertools import islice
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torchrec.datasets.utils import Batch
 
 from pipeline import StepReport, TrainPipeline
 from workers.batches import BatchFeed
 from workers.checkpoint import Checkpoints
 from workers.evaluate import held_out_metrics
-from workers.job import JobSpec
+from workers.job import InvalidJob, JobSpec
 from workers.models import LossLogitsLabels, build_model
 from workers.reports import JobPlan, StepSample
 from workers.sharded import shard
@@ -45,10 +46,9 @@ def train(job: JobSpec, device: torch.device, telemetry: Telemetry, checkpoints:
     Raises `InvalidJob` for what only the data or the model can tell, and `pipeline.UnsupportedModel`, before a step.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    source = open_source(job.data)
+    source, unsharded = _open_everywhere(job)
     steps = planned_steps(job, source, world_size)
-    torch.manual_seed(job.training.seed)
-    model = shard(build_model(job.model, source.schema), job.training, device)
+    model = shard(unsharded, job.training, device)
     first = checkpoints.restore(model)
     pipe: Pipeline = TrainPipeline(model.module, model.dense_optimizer, device, schedule=job.training.schedule.value)
     if rank == 0:
@@ -71,6 +71,38 @@ def train(job: JobSpec, device: torch.device, telemetry: Telemetry, checkpoints:
     trained = Trained(steps, int(all_samples), seconds, _finite(all_losses / world_size), metrics)
     checkpoints.save(model, steps, {"loss": trained.loss, **metrics})
     return trained
+
+
+def _open_everywhere(job: JobSpec) -> tuple[Source, nn.Module]:
+    """Open the data and build the model, and raise `InvalidJob` on every rank if either fails on any of them.
+
+    A file may be missing on one node only; the other ranks would wait for that rank in their first collective.
+    """
+    opened, problems = None, []
+    try:
+        source = open_source(job.data)
+        torch.manual_seed(job.training.seed)
+        opened = source, build_model(job.model, source.schema)
+    except InvalidJob as error:
+        problems = error.problems
+    by_rank: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(by_rank, problems)
+    if any(by_rank):
+        raise InvalidJob(_name_ranks(by_rank))
+    assert opened is not None
+    return opened
+
+
+def _name_ranks(by_rank: list[list[str]]) -> list[str]:
+    ranks: dict[str, list[int]] = {}
+    for rank, problems in enumerate(by_rank):
+        for problem in problems:
+            ranks.setdefault(problem, []).append(rank)
+    everywhere = len(by_rank)
+    return [
+        problem if len(where) == everywhere else f"{problem} (on rank {', '.join(map(str, where))} only)"
+        for problem, where in ranks.items()
+    ]
 
 
 def planned_steps(job: JobSpec, source: Source, world_size: int) -> int:

@@ -3,14 +3,14 @@
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.report import CollectiveName
 from workers.reports import JobFailure, JobPlan, JobResult
 from workers.tally import Progress, Status, Summary
 
 
 def console() -> Console:
-    """The console of the run. In a log file there is no window to measure, and a table must not be squeezed."""
-    out = Console(highlight=False, soft_wrap=True)
-    return out if out.is_terminal else Console(highlight=False, width=120)
+    """The console of the run: long lines stay whole, so that a path can be copied."""
+    return Console(highlight=False, soft_wrap=True)
 
 
 def show_plan(out: Console, plan: JobPlan) -> None:
@@ -56,14 +56,17 @@ def show_result(out: Console, job_id: str, result: JobResult, summary: Summary |
 
 def _show_table(out: Console, job_id: str, summary: Summary) -> None:
     totals, steps = summary.totals, max(1, summary.totals.rank_steps)
-    table = Table(title=f"{job_id}: per step and rank, mean of {totals.rank_steps} measured rank-steps")
+    out.print(f"{job_id}: mean per step of one rank, measured in {totals.rank_steps:,} of them", markup=False)
+    table = Table()
     for heading in ("", "ms", "exposed ms", "comm overlap", "KiB sent"):
         table.add_column(heading, justify="left" if heading == "" else "right")
     table.add_row("step", f"{totals.step_ms / steps:.2f}", "", "", "")
     table.add_row("compute", f"{totals.compute_ms / steps:.2f}", "", "", "")
     rows = {"all communication": totals.comm}
-    for (collective, partition), times in sorted(totals.collectives.items(), key=lambda item: str(item[0])):
-        rows[f"  {collective}" + (f" {partition.upper()}" if partition else "")] = times
+    in_order = sorted(totals.collectives, key=lambda key: (list(CollectiveName).index(key[0]), key[1] or ""))
+    for collective, partition in in_order:
+        part = f" {partition.upper()}" if partition else ""
+        rows[f"  {collective}{part}"] = totals.collectives[collective, partition]
     for label, times in rows.items():
         ms, exposed_ms, sent = (value / steps for value in (times.ms, times.exposed_ms, times.bytes_sent))
         overlap = _percent(times.comm_overlap)

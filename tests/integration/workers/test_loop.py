@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from tests.ranks import RankPool
 from workers.checkpoint import read_state, write_part
-from workers.job import parse_job
+from workers.job import InvalidJob, parse_job
 from workers.loop import train
 from workers.models import build_model
 from workers.reports import JobPlan, StepSample
@@ -152,6 +152,20 @@ def test_a_run_that_starts_again_ends_with_the_same_bits(ranks: RankPool, tmp_pa
         ranks.run(2, read_case, folder=tmp_path / name / "step-20", training=training)[0] for name in ("whole", "again")
     )
     assert_same_state(whole, again)
+
+
+def missing_file_case(device: torch.device, ranks: list[int]) -> list[str]:
+    path = "/nowhere/ml.inter" if dist.get_rank() in ranks else None
+    job = parse_job({"name": "a", "data": {"path": path}})
+    with pytest.raises(InvalidJob) as caught:
+        train(job, device, Telemetry(Recorder(), dist.get_rank(), 0), FolderCheckpoints(Path(), None), attempt=0)
+    return caught.value.problems
+
+
+def test_what_is_missing_on_one_rank_is_told_on_all_of_them(ranks: RankPool) -> None:
+    problem = "data.path: no such file: /nowhere/ml.inter; relative paths start at the working directory of the job"
+    assert ranks.run(2, missing_file_case, ranks=[1]) == [[f"{problem} (on rank 1 only)"]] * 2
+    assert ranks.run(2, missing_file_case, ranks=[0, 1]) == [[problem]] * 2
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
