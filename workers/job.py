@@ -15,8 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-
-_MAX_VALUES = 50_000
+_MAX_VALUES = 10_000
 
 
 class InvalidJob(ValueError):  # noqa: N818 - reads as a sentence where it is raised
@@ -144,6 +143,8 @@ class JobSpec(Spec):
 
 def parse_job(raw: object) -> JobSpec:
     """Validate a decoded job file. Raises `InvalidJob` with one problem per fault."""
+    if (fault := _not_json(raw)) is not None:
+        raise InvalidJob([fault])
     return parse_section(JobSpec, raw, at="")
 
 
@@ -177,6 +178,24 @@ def load_job(path: Path) -> JobSpec:
         return read_job(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidJob([f"job file: cannot read {path}: {error}"]) from None
+
+
+def _not_json(raw: object) -> str | None:
+    """What YAML can say and JSON cannot: a job travels as JSON. Aliases may stand for any number of values, or loop."""
+    rest: list[tuple[str, object]] = [("", raw)]
+    for _ in range(_MAX_VALUES):
+        if not rest:
+            return None
+        field, value = rest.pop()
+        if isinstance(value, dict):
+            rest += [(f"{field}.{key}" if field else str(key), part) for key, part in value.items()]
+        elif isinstance(value, list):
+            rest += [(f"{field}.{index}", part) for index, part in enumerate(value)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            return f"{field}: must be a finite number (got {value})"
+        elif value is not None and not isinstance(value, str | int | float):
+            return f"{field}: a {type(value).__name__} has no place in JSON; quote it to make it a string"
+    return f"job file: more than {_MAX_VALUES} values; write out YAML aliases"
 
 
 def _problem(section: type[BaseModel], at: str, detail: ErrorDetails) -> str:

@@ -88,6 +88,26 @@ async def test_a_body_that_is_no_job_file(plane: Plane, body: bytes) -> None:
     problem(await plane.http.post("/v1/jobs", content=body, headers=headers), ProblemType.INVALID_JOB)
 
 
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ("training: {dense_lr: .inf}", "training.dense_lr: must be a finite number"),
+        ("model: {params: {a: [1, .nan]}}", "model.params.a.1: must be a finite number"),
+        ("model: {params: {day: 2026-01-02}}", "model.params.day: a date has no place in JSON"),
+        ("model: {params: {a: !!binary aGk=}}", "model.params.a: a bytes has no place in JSON"),
+        ("model: {params: {a: &a [*a]}}", "more than 10000 values"),
+        ("model: {params: {a: &a [x, x], b: &b [*a, *a]" + "".join(
+            f", {chr(c + 1)}: &{chr(c + 1)} [*{chr(c)}, *{chr(c)}]" for c in range(ord("b"), ord("x"))) + "}}",
+         "more than 10000 values"),
+    ],
+)  # fmt: skip
+async def test_yaml_that_is_more_than_json(plane: Plane, lines: str, fault: str) -> None:
+    headers = {"Content-Type": "application/yaml"}
+    answer = await plane.http.post("/v1/jobs", content=f"name: tiny\n{lines}\n", headers=headers)
+    assert fault in problem(answer, ProblemType.INVALID_JOB)["detail"]
+    assert await recorded(plane) == 0
+
+
 async def test_more_than_the_cluster_can_ever_hold(plane: Plane) -> None:
     answer = await plane.http.post("/v1/jobs", json=JOB | {"workers": {"count": 8}})
     document = problem(answer, ProblemType.INFEASIBLE)
