@@ -131,3 +131,27 @@ def test_bad_usage(arguments: list[str]) -> None:
 
 def test_another_host_is_refused_with_a_reason() -> None:
     assert "loopback only" in run("serve", "--host", "0.0.0.0")[1]
+
+
+def test_watch_shows_the_overlap_of_each_collective(service: Callable[[Answer], None]) -> None:
+    spread = {"mean": 4.0, "p50": 4.0, "p95": 4.0, "p99": 4.0}
+    part = {"ms": spread, "exposed_ms": spread, "comm_overlap": 0.25, "bytes_sent": 1500, "bytes_received": 0}
+    overlap = NO_OVERLAP | {"steps": 1, "collectives": [part | {"name": "gradient", "partition": "ol"}]}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(
+            200, json=overlap if request.url.path.endswith("/overlap") else JOB | {"state": "succeeded"}
+        )
+
+    service(answer)
+    status, output = run("watch", "job-1")
+    assert status == 0
+    [line] = [line for line in output.splitlines() if "gradient OL" in line]
+    assert [cell.strip() for cell in line.strip("│").split("│")][1:] == [
+        "4.00",
+        "4.00",
+        "4.00",
+        "25.0 %",
+        "1.5 KB",
+        "0 B",
+    ]
