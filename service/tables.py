@@ -90,7 +90,7 @@ def number(value: float | None) -> str:
 def size(count: int) -> str:
     """Bytes in the largest unit that leaves a figure above one."""
     amount = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
+    for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
