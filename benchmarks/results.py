@@ -18,7 +18,7 @@ PACKAGES = ("torch", "torchrec", "ray")
 class Ratio(BaseModel):
     """`one` against `other`, turn by turn: the median of the ratios, and their quartiles.
 
-    Each turn gives the median step of one side and of the other, in milliseconds, measured right after each other.
+    Each turn gives the step time of one side and of the other, in milliseconds, measured right after each other.
     """
 
     one: str
@@ -32,7 +32,7 @@ class Ratio(BaseModel):
 
     @classmethod
     def of(cls, one: str, other: str, turns: Sequence[tuple[float, float]]) -> "Ratio":
-        """From pairs of medians (ms), one pair a turn. Needs at least two turns."""
+        """From pairs of step times (ms), one pair a turn. Needs at least two turns."""
         ratios = [mine / theirs for mine, theirs in turns]
         lower, median, upper = statistics.quantiles(ratios, n=4)
         return cls(

@@ -5,7 +5,6 @@ actor, and its delivery by HTTP, all on this machine. Off is the same loop witho
 """
 
 import os
-import statistics
 import tempfile
 import threading
 import time
@@ -24,7 +23,7 @@ from workers.job import JobSpec, load_job
 from workers.monitor import Destination, MonitorLink, start_monitor
 
 JOB = Path(__file__).parent.parent / "examples" / "movielens.yaml"
-RANKS, WARM_UP, BLOCK, TURNS = 2, 30, 20, 40
+RANKS, WARM_UP, BLOCK, TURNS = 2, 60, 100, 40
 LIMIT = 1.01
 
 
@@ -41,7 +40,7 @@ def run() -> Result:
     ratio = Ratio.of("telemetry on", "telemetry off", turns)
     return Result.now(
         "telemetry",
-        f"step time of {JOB.name} on {RANKS} ranks, median of {BLOCK} steps a turn",
+        f"step time of {JOB.name} on {RANKS} ranks, mean of {BLOCK} steps a turn",
         f"at most {LIMIT}",
         reached=ratio.median <= LIMIT,
         ratios=[ratio],
@@ -49,9 +48,10 @@ def run() -> Result:
 
 
 def _block(ranks: list[Any], *, telemetry: bool, steps: int) -> float:
-    """The median step of a block in milliseconds, the slowest rank's."""
-    took = ray.get([rank.block.remote(telemetry, steps) for rank in ranks])
-    return max(statistics.median(each) for each in took)
+    """The mean step of a block in milliseconds, the slowest rank's. A median would hide the steps in which a batch of
+    samples is sent. Blocks are long against the sender's interval, so that little of it falls into the next block.
+    """
+    return max(ray.get([rank.block.remote(telemetry, steps) for rank in ranks]))
 
 
 @contextmanager
@@ -104,19 +104,17 @@ class Rank:
         self._telemetry.start()
         self._step = 0
 
-    def block(self, telemetry: bool, steps: int) -> list[float]:
-        """Train some steps; milliseconds of each."""
+    def block(self, telemetry: bool, steps: int) -> float:
+        """Train some steps; milliseconds of each in the mean."""
         from workers.loop import step_sample
 
-        took = []
+        begin = time.perf_counter()
         for _ in range(steps):
-            begin = time.perf_counter()
             output = self._pipe.progress(self._batches)
             if telemetry:
                 self._telemetry.record(step_sample(self._pipe.report(), self._step, float(output[0]), 0.0, 0))
             self._step += 1
-            took.append((time.perf_counter() - begin) * 1e3)
-        return took
+        return (time.perf_counter() - begin) * 1e3 / steps
 
 
 class _Sink(BaseHTTPRequestHandler):

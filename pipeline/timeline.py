@@ -48,6 +48,31 @@ class _Window(Generic[M]):
     issued: list[Flight[M]]
 
 
+Kind = tuple[CollectiveName, Partition | None]
+KINDS: list[Kind] = [(name, partition) for name in CollectiveName for partition in (None, *Partition)]
+
+
+@dataclass
+class _Tally:
+    """What one kind of collective did in a step."""
+
+    spans: list[Interval] = field(default_factory=list)
+    waits: list[Interval] = field(default_factory=list)
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    def report(self, kind: Kind) -> CollectiveReport:
+        comm = union(self.spans)
+        return CollectiveReport(
+            name=kind[0],
+            partition=kind[1],
+            bytes_sent=self.bytes_sent,
+            bytes_received=self.bytes_received,
+            ms=length(comm),
+            exposed_ms=length(intersect(union(self.waits), comm)),
+        )
+
+
 class Timeline(Generic[M]):
     """Collects the moments of one rank and reports the newest step whose moments are all known.
 
@@ -101,29 +126,35 @@ class Timeline(Generic[M]):
         begin, end = self._resolve(window.begin), self._resolve(window.end)
         if begin is None or end is None:
             return None
-        step = (begin, end)
-        flights = [(flight, self._span(flight, step), self._waits(flight, step)) for flight in window.flights]
-        comm = union(span for _, span, _ in flights)
-        exposed = intersect(union(wait for _, _, waits in flights for wait in waits), comm)
-        compute = length(self._known(window.compute)) - length(
-            intersect(union(self._known(window.compute)), union(wait for _, _, waits in flights for wait in waits))
-        )
-        comm_ms, exposed_ms = length(comm), length(exposed)
+        kinds: dict[Kind, _Tally] = {}
+        for flight in window.flights:
+            tally = kinds.setdefault((flight.name, flight.partition), _Tally())
+            tally.spans.append(self._span(flight, (begin, end)))
+            tally.waits.extend(clip(wait, (begin, end)) for wait in self._known(flight.waits))
+        for flight in window.issued:
+            tally = kinds.setdefault((flight.name, flight.partition), _Tally())
+            tally.bytes_sent += flight.bytes_sent
+            tally.bytes_received += flight.bytes_received
+        comm = union(span for tally in kinds.values() for span in tally.spans)
+        waits = union(wait for tally in kinds.values() for wait in tally.waits)
+        compute = union(self._known(window.compute))
+        comm_ms, exposed_ms = length(comm), length(intersect(waits, comm))
+        hidden_ms = max(0.0, comm_ms - exposed_ms)
         facts = window.facts
         return StepReport(
             step=facts.step,
             rank=self._rank,
             samples=facts.samples,
             step_ms=end - begin,
-            compute_ms=max(0.0, compute),
+            compute_ms=max(0.0, length(compute) - length(intersect(compute, waits))),
             comm_ms=comm_ms,
             exposed_ms=exposed_ms,
-            hidden_ms=max(0.0, comm_ms - exposed_ms),
-            comm_overlap=max(0.0, comm_ms - exposed_ms) / comm_ms if comm_ms > 0 else None,
+            hidden_ms=hidden_ms,
+            comm_overlap=hidden_ms / comm_ms if comm_ms > 0 else None,
             ids=facts.ids,
             overlapped_ids=facts.overlapped_ids,
             id_overlap=facts.overlapped_ids / facts.ids if facts.overlapped_ids is not None and facts.ids else None,
-            collectives=tuple(_collectives(flights, window.issued)),
+            collectives=tuple(kinds[kind].report(kind) for kind in KINDS if kind in kinds),
         )
 
     def _span(self, flight: Flight[M], step: Interval) -> Interval:
@@ -131,33 +162,9 @@ class Timeline(Generic[M]):
         end = None if flight.end is None else self._resolve(flight.end)
         return clip((step[0] if begin is None else begin, step[1] if end is None else end), step)
 
-    def _waits(self, flight: Flight[M], step: Interval) -> list[Interval]:
-        return [clip(wait, step) for wait in self._known(flight.waits)]
-
     def _known(self, intervals: list[tuple[M, M]]) -> list[Interval]:
         resolved = ((self._resolve(begin), self._resolve(end)) for begin, end in intervals)
         return [(begin, end) for begin, end in resolved if begin is not None and end is not None]
-
-
-def _collectives(
-    flights: list[tuple[Flight[M], Interval, list[Interval]]], issued: list[Flight[M]]
-) -> Iterable[CollectiveReport]:
-    kinds = sorted(
-        {(flight.name, flight.partition) for flight in [*(flight for flight, _, _ in flights), *issued]},
-        key=lambda kind: (list(CollectiveName).index(kind[0]), [None, *Partition].index(kind[1])),
-    )
-    for name, partition in kinds:
-        own = [item for item in flights if (item[0].name, item[0].partition) == (name, partition)]
-        sent = [flight for flight in issued if (flight.name, flight.partition) == (name, partition)]
-        comm = union(span for _, span, _ in own)
-        yield CollectiveReport(
-            name=name,
-            partition=partition,
-            bytes_sent=sum(flight.bytes_sent for flight in sent),
-            bytes_received=sum(flight.bytes_received for flight in sent),
-            ms=length(comm),
-            exposed_ms=length(intersect(union(wait for _, _, waits in own for wait in waits), comm)),
-        )
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -173,8 +180,17 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def intersect(one: list[Interval], other: list[Interval]) -> list[Interval]:
     """The time that two lists of disjoint, ordered intervals have in common."""
-    common = (clip(left, right) for left in one for right in other)
-    return [interval for interval in common if interval[1] > interval[0]]
+    common: list[Interval] = []
+    left = right = 0
+    while left < len(one) and right < len(other):
+        begin, end = clip(one[left], other[right])
+        if end > begin:
+            common.append((begin, end))
+        if one[left][1] < other[right][1]:
+            left += 1
+        else:
+            right += 1
+    return common
 
 
 def clip(interval: Interval, window: Interval) -> Interval:

@@ -18,7 +18,7 @@ from workers.tally import Status, Summary, Tally
 from workers.telemetry import Fate
 
 NAMESPACE = "overlane"
-_PACE_S = 0.25
+_PACE_S = 1.0
 
 
 @dataclass(frozen=True)

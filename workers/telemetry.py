@@ -48,7 +48,7 @@ class Limits:
     waiting: int = 4_096
     batch: int = 256
     under_way: int = 2
-    interval_s: float = 0.2
+    interval_s: float = 1.0
 
 
 class Telemetry:
