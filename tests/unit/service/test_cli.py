@@ -152,6 +152,6 @@ def test_watch_shows_the_overlap_of_each_collective(service: Callable[[Answer], 
         "4.00",
         "4.00",
         "25.0 %",
-        "1.5 KB",
+        "1.5 kB",
         "0 B",
     ]
