@@ -29,7 +29,13 @@ class DenseAllReduce:
         self._group: dist.ProcessGroup = ddp.process_group
         self._flights: list[Flight[Any]] = []
         self._compute_ended: Any = None
+        self._parameters = [parameter for parameter in ddp.parameters() if parameter.requires_grad]
+        self._accumulating = False
         ddp.register_comm_hook(None, self._hook)
+
+    def before_forward(self) -> None:
+        """Call it after `zero_grad`, to see whether gradients are added to earlier ones."""
+        self._accumulating = any(parameter.grad is not None for parameter in self._parameters)
 
     def backward_ended(self) -> None:
         """Call it right after backward."""
@@ -38,8 +44,9 @@ class DenseAllReduce:
         self._flights, self._compute_ended = [], None
 
     def _hook(self, _: object, bucket: torch._C._distributed_c10d.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        # DDP multiplies by the reciprocal; a division would differ in the last bit for 3 ranks.
-        gradient = bucket.buffer().mul_(1.0 / self._group.size())
+        # DDP multiplies new gradients by the reciprocal and divides accumulated ones; for 3 ranks that differs.
+        gradient = bucket.buffer()
+        gradient = gradient.div_(self._group.size()) if self._accumulating else gradient.mul_(1.0 / self._group.size())
         pending = self._runtime.all_reduce_beside(CollectiveName.DENSE_ALLREDUCE, self._group, gradient)
         self._flights.append(pending.flight)
         if bucket.is_last():

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from pipeline.report import Partition
+
 
 class ShardingContext(Protocol):
     """What TorchRec's input dist leaves behind about its transfer (its `SequenceShardingContext`)."""
@@ -84,6 +86,9 @@ class OwnerSplit:
     ol: OwnerPart
     nol: OwnerPart
 
+    def part(self, partition: Partition) -> OwnerPart:
+        return self.ol if partition is Partition.OL else self.nol
+
     @classmethod
     def of(cls, exchange: Exchange, mask: Tensor) -> "OwnerSplit":
         whole = exchange.owner
@@ -104,6 +109,9 @@ class TrainerSplit:
 
     ol: Part
     nol: Part
+
+    def part(self, partition: Partition) -> Part:
+        return self.ol if partition is Partition.OL else self.nol
 
     @classmethod
     def of(cls, exchange: Exchange, wire_mask: Tensor) -> "TrainerSplit":

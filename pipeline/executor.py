@@ -90,6 +90,13 @@ class Executor:
         for stage, batch in list(self._late_stages()):
             self._run(stage, batch)
 
+    def look_up_again(self) -> None:
+        """Repeat what was looked up ahead of time, and what follows from it: the tables have changed from outside."""
+        for batch in range(self.step, self.step + self._schedule.lead):
+            for stage in self._schedule.stages:
+                if stage.name in self._schedule.looked_up_ahead and (batch, stage.name) in self._done:
+                    self._run(stage, batch)
+
     def _late_stages(self) -> list[tuple[Stage, int]]:
         return [
             (stage, batch)

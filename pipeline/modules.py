@@ -1,62 +1,58 @@
 """Which embedding modules a pipeline prioritizes, and why it leaves the others to TorchRec's own forward."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch.distributed as dist
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
-from torch import nn
+from torch import Tensor, nn
 from torchrec.distributed.embedding import EmbeddingCollectionAwaitable, ShardedEmbeddingCollection
 from torchrec.distributed.pec_embedding import ShardedPECEmbeddingCollection
 from torchrec.distributed.train_pipeline.pipeline_context import TrainPipelineContext
-from torchrec.distributed.train_pipeline.runtime_forwards import BaseForward
 from torchrec.distributed.train_pipeline.utils import _rewrite_model
-from torchrec.distributed.types import NoWait, ShardingType
+from torchrec.distributed.types import CommOp, NoWait, QuantizedCommCodecs, ShardingType
 
 from pipeline.errors import UnsupportedModel
+from pipeline.forward import PipelinedForward
+from pipeline.tables import table_batches
 
-EXACT_OPTIMIZERS = {EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ROWWISE_ADAGRAD}
-
-
-class PipelinedForward(BaseForward[TrainPipelineContext]):  # type: ignore[misc]  # TorchRec is untyped to mypy
-    """Stands in for a sharded module's forward: hands over what the pipeline has prepared.
-
-    Outside a step (evaluation, say) it calls the module's own forward.
-    """
-
-    prepared: Any = None
-    original: Any = None
-    before_original: Any = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.prepared is not None:
-            prepared, self.prepared = self.prepared, None
-            return prepared
-        self.before_original(self.name)
-        return self.original(*args, **kwargs)
+# Deterministic, row by row, and with a time that `pipeline.tables` can set.
+EXACT_OPTIMIZERS = {
+    EmbOptimType.EXACT_SGD,
+    EmbOptimType.EXACT_ADAGRAD,
+    EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    EmbOptimType.ADAM,
+    EmbOptimType.PARTIAL_ROWWISE_ADAM,
+    EmbOptimType.LAMB,
+    EmbOptimType.PARTIAL_ROWWISE_LAMB,
+    EmbOptimType.LARS_SGD,
+}
+SHARDED = {ShardingType.ROW_WISE.value, ShardingType.TABLE_WISE.value, ShardingType.COLUMN_WISE.value}
+# They convert value by value, so a part of a transfer is encoded as the whole would be.
+ELEMENTWISE = {SparseType.FP32, SparseType.FP16, SparseType.BF16}
 
 
 @dataclass(frozen=True)
 class Group:
     """One sharding group of a module: its tables are looked up together and share transfers.
 
-    `first_rows[f]` is the offset of feature f's table among the group's local rows.
+    `first_rows[f]` is the offset of feature f's table among the group's local rows. A `replicated` group is data
+    parallel: it sends nothing, and its lookup belongs to forward.
     """
 
     lookup: nn.Module
+    tables: tuple[SplitTableBatchedEmbeddingBagsCodegen, ...]
     first_rows: tuple[int, ...]
     dim: int
-
-    @property
-    def tables(self) -> list[SplitTableBatchedEmbeddingBagsCodegen]:
-        return [m for m in self.lookup.modules() if isinstance(m, SplitTableBatchedEmbeddingBagsCodegen)]
+    replicated: bool
+    codecs: QuantizedCommCodecs | None
 
 
 @dataclass(frozen=True)
 class PrioritizedModule:
-    """A row-wise sharded `EmbeddingCollection` whose AllToAlls the pipeline starts.
+    """An `EmbeddingCollection` whose AllToAlls the pipeline starts.
 
     `outer` is what the model calls: the collection itself, or TorchRec's PEC wrapper around it.
     """
@@ -69,22 +65,25 @@ class PrioritizedModule:
 
     @property
     def fact(self) -> str:
-        tables, features = len(self.sharded._table_names), sum(len(group.first_rows) for group in self.groups)
-        return f"row_wise, {tables} table(s), {features} feature(s), dim {self.groups[0].dim}"
+        tables = len(self.sharded._table_names)
+        kinds = ", ".join(self.sharded._sharding_types)
+        return f"{kinds}, {tables} table(s), dim {self.sharded._embedding_dim}"
 
-    def hand_over(self, context: Any, embeddings: list[Any]) -> None:
+    def hand_over(self, context: Any, embeddings: list[Tensor]) -> None:
         """Give the model the embeddings of each group, `[num_trainer_ids, dim]` in trainer order."""
         sharded = self.sharded
-        self.forward.prepared = EmbeddingCollectionAwaitable(
-            awaitables_per_sharding=[NoWait(rows) for rows in embeddings],
-            features_per_sharding=[each.features_before_input_dist for each in context.sharding_contexts],
-            embedding_names_per_sharding=sharded._embedding_names_per_sharding,
-            ctx=context,
-            need_indices=sharded._need_indices,
-            features_to_permute_indices=sharded._features_to_permute_indices,
-            use_gather_select=sharded._use_gather_select,
-            use_gather_select_per_sharding=sharded._use_gather_select_per_sharding,
-            use_sorted_select=sharded._use_sorted_select,
+        self.forward.prepare(
+            EmbeddingCollectionAwaitable(
+                awaitables_per_sharding=[NoWait(rows) for rows in embeddings],
+                features_per_sharding=[each.features_before_input_dist for each in context.sharding_contexts],
+                embedding_names_per_sharding=sharded._embedding_names_per_sharding,
+                ctx=context,
+                need_indices=sharded._need_indices,
+                features_to_permute_indices=sharded._features_to_permute_indices,
+                use_gather_select=sharded._use_gather_select,
+                use_gather_select_per_sharding=sharded._use_gather_select_per_sharding,
+                use_sorted_select=sharded._use_sorted_select,
+            )
         )
 
 
@@ -95,8 +94,27 @@ class Selection:
     prioritized: tuple[PrioritizedModule, ...]
     rejected: dict[str, str]
 
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        """The ranks that share the prioritized modules; all ranks if there are none."""
+        group = self.prioritized[0].sharded._env.process_group if self.prioritized else dist.group.WORLD
+        assert group is not None, "torch.distributed is not initialized"
+        return group
 
-def select(model: nn.Module, before_original: Any) -> Selection:
+    def install(self) -> None:
+        """Let the prioritized modules get their embeddings from the pipeline."""
+        for module in self.prioritized:
+            module.outer.forward = module.forward
+            module.outer.is_pipelined = True  # type: ignore[assignment]
+
+    def release(self) -> None:
+        """Give every prioritized module its own forward back."""
+        for module in self.prioritized:
+            module.outer.forward = module.forward.original
+            module.outer.is_pipelined = False  # type: ignore[assignment]
+
+
+def select(model: nn.Module, before_original: Callable[[str], None]) -> Selection:
     """Rewrite the model so that eligible modules get their embeddings from the pipeline.
 
     TorchRec's tracing finds each module's input in the batch. `before_original` is called with the module's name when
@@ -110,7 +128,8 @@ def select(model: nn.Module, before_original: Any) -> Selection:
     except Exception as error:
         raise UnsupportedModel(
             f"the model's forward cannot be traced to find the inputs of its embedding modules: {error}; "
-            "keep control flow that depends on tensor values out of the modules that hold embeddings"
+            "keep the dense computation in submodules that hold no embedding module, and control flow that depends on "
+            "tensor values out of those that do"
         ) from error
     rejected = dict.fromkeys(untraceable, "its input is computed from the batch rather than taken from it")
     prioritized: list[PrioritizedModule] = []
@@ -132,47 +151,64 @@ def select(model: nn.Module, before_original: Any) -> Selection:
     return Selection(tuple(prioritized), rejected)
 
 
-def release(selection: Selection) -> None:
-    """Give every prioritized module its own forward back."""
-    for module in selection.prioritized:
-        module.outer.forward = module.forward.original
-        module.outer.is_pipelined = False  # type: ignore[assignment]
-
-
 def _reason_against(module: nn.Module) -> str | None:
     """Why this sharded module keeps TorchRec's own forward (which trains it exactly, but hides nothing)."""
     if not isinstance(module, ShardedEmbeddingCollection):
         return f"only EmbeddingCollection is prioritized, this is a {type(module).__name__}"
-    other = [kind for kind in module._sharding_types if kind != ShardingType.ROW_WISE.value]
+    if not SHARDED & set(module._sharding_types):
+        return "its tables are data parallel, so it sends no embeddings"
+    other = [kind for kind in module._sharding_types if kind not in {*SHARDED, ShardingType.DATA_PARALLEL.value}]
     if other:
-        return f"only row_wise sharding is prioritized, its plan has {', '.join(other)}"
+        return f"sharding {', '.join(other)} is not prioritized; use {', '.join(sorted(SHARDED))}"
     if module._use_index_dedup:
         return "index dedup is not prioritized; build its sharder without use_index_dedup"
-    if module.qcomm_codecs_registry:
-        return "quantized communication is not prioritized; build its sharder without qcomm_codecs_registry"
-    for lookup in module._lookups:
-        tables = [m for m in lookup.modules() if isinstance(m, SplitTableBatchedEmbeddingBagsCodegen)]
-        if len(tables) != len(lookup._emb_modules):
-            return "only the fused compute kernel is prioritized"
-        for table in tables:
-            if table.optimizer not in EXACT_OPTIMIZERS:
-                return f"the fused optimizer {table.optimizer.name} is not prioritized"
+    codecs = _codecs(module)
+    if codecs is not None and not {_precision(codecs.forward), _precision(codecs.backward)} <= ELEMENTWISE:
+        return "only fp16 and bf16 communication is prioritized; other codecs mix the values of a transfer"
+    for lookup, kind in zip(module._lookups, module._sharding_types, strict=True):
+        if kind in SHARDED and (reason := _reason_against_tables(lookup)) is not None:
+            return reason
     return None
+
+
+def _reason_against_tables(lookup: nn.Module) -> str | None:
+    tables = table_batches(lookup)
+    if len(tables) != len(lookup._emb_modules):  # type: ignore[arg-type]
+        return "only the fused compute kernel is prioritized"
+    for table in tables:
+        if table.optimizer not in EXACT_OPTIMIZERS:
+            return f"the fused optimizer {table.optimizer.name} is not prioritized"
+        if table._used_rowwise_adagrad_with_counter or table._used_rowwise_adagrad_with_global_weight_decay:
+            return "counter-based and global weight decay change rows in the lookup, which is not prioritized"
+    return None
+
+
+def _codecs(module: ShardedEmbeddingCollection) -> QuantizedCommCodecs | None:
+    registry = module.qcomm_codecs_registry or {}
+    codecs: QuantizedCommCodecs | None = registry.get(CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL.name)
+    return codecs
+
+
+def _precision(codec: Any) -> SparseType:
+    return cast(SparseType, getattr(codec, "_comm_precision", SparseType.FP32))
 
 
 def _groups(module: ShardedEmbeddingCollection) -> Iterator[Group]:
     for sharding, lookup, kind in zip(
         module._sharding_type_to_sharding.values(), module._lookups, module._sharding_types, strict=True
     ):
+        replicated = kind not in SHARDED
         first_rows: list[int] = []
         rows = 0
         for config in sharding._grouped_embedding_configs:
             for table in config.embedding_tables:
                 first_rows.extend([rows] * len(table.feature_names))
                 rows += table.local_rows
-        yield Group(lookup, tuple(first_rows), module._embedding_dim_for_sharding_type(kind))
-
-
-def process_group_of(modules: tuple[PrioritizedModule, ...]) -> dist.ProcessGroup | None:
-    """The ranks that share the prioritized modules; None if there are no such modules."""
-    return modules[0].sharded._env.process_group if modules else None
+        yield Group(
+            lookup,
+            tuple(table_batches(lookup)) if not replicated else (),
+            tuple(first_rows),
+            module._embedding_dim_for_sharding_type(kind),
+            replicated,
+            _codecs(module),
+        )

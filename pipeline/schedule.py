@@ -121,6 +121,16 @@ class Schedule:
         return max(stage.skew for stage in self.stages)
 
     @cached_property
+    def looked_up_ahead(self) -> frozenset[str]:
+        """The stages before a batch's forward that read table rows, and those that depend on what they read."""
+        found: set[str] = set()
+        for stage in self.stages:
+            depends = any(need.stage in found and need.delta == 0 for need in stage.needs)
+            if stage.skew < 0 and (stage.reads is not None or depends):
+                found.add(stage.name)
+        return frozenset(found)
+
+    @cached_property
     def last_use(self) -> dict[str, int]:
         """For each stage the step, counted from its batch, in which its output is read for the last time."""
         last = {stage.name: stage.skew for stage in self.stages}

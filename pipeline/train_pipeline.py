@@ -1,6 +1,7 @@
 """The pipeline that a training loop drives: `progress`, `flush`, `report`."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
@@ -13,7 +14,7 @@ from pipeline.dense_allreduce import measure_dense_allreduce
 from pipeline.drawing import draw_violations
 from pipeline.errors import InvalidSchedule, PendingGradients, PipelineError, UnevenData
 from pipeline.executor import Executor
-from pipeline.modules import process_group_of, release, select
+from pipeline.modules import select
 from pipeline.report import StepReport
 from pipeline.runtime import for_device
 from pipeline.schedule import Schedule
@@ -50,13 +51,17 @@ class TrainPipeline(Generic[In, Out]):
         self._model = model
         self._selection = select(model, self._before_own_forward)
         modules = self._selection.prioritized
-        group = process_group_of(modules) or dist.group.WORLD
-        assert group is not None, "torch.distributed is not initialized"
-        ranks = dist.get_process_group_ranks(group)
+        for module in modules:
+            module.sharded.register_state_dict_pre_hook(self._before_state_dict)
+            module.sharded.register_load_state_dict_pre_hook(self._before_load_state_dict)
+        ranks = dist.get_process_group_ranks(self._selection.process_group)
         self._runtime = for_device(device, dist.get_rank())
         self._source: Iterator[In] | None = None
         self._first_step = 0
         self._end_announced = False
+        self._attached = True
+        self._tables_changed = False
+        self._failure: BaseException | None = None
         self._functions = stage_functions(
             self._schedule,
             model,
@@ -86,21 +91,28 @@ class TrainPipeline(Generic[In, Out]):
         Raises `StopIteration` when the data of all ranks is exhausted and every gradient is applied, and `UnevenData`
         when only some ranks have run out.
         """
+        self._refuse_after_failure()
         if not self._model.training:
             raise PipelineError("progress() trains, but the model is in eval mode; to evaluate, flush() and call it")
+        if not self._attached:
+            self.attach()
         if self._end_announced:
             self._first_step += self._executor.batches or 0
             self._executor, self._end_announced = self._new_executor(), False
         self._source = batches
-        self._runtime.timeline.begin_step()
-        executor = self._executor
-        while not executor.finished:
-            batch = executor.run_step()
-            if batch >= 0 and (executor.batches is None or batch < executor.batches):
-                self._runtime.timeline.end_step(self._facts(batch))
-                result: Result = executor.value("forward", batch)
-                output: Out = result.output
-                return output
+        with self._failing_for_good():
+            self._runtime.timeline.begin_step()
+            executor = self._executor
+            if self._tables_changed:
+                executor.look_up_again()
+                self._tables_changed = False
+            while not executor.finished:
+                batch = executor.run_step()
+                if batch >= 0 and (executor.batches is None or batch < executor.batches):
+                    self._runtime.timeline.end_step(self._facts(batch))
+                    result: Result = executor.value("forward", batch)
+                    output: Out = result.output
+                    return output
         self._end_announced = True
         if executor.missing_ranks:
             raise UnevenData(
@@ -113,7 +125,9 @@ class TrainPipeline(Generic[In, Out]):
         """Apply every gradient that is still deferred. Afterwards weights and optimizer state equal those of the
         synchronous run after the same number of batches. Training goes on as if nothing had happened.
         """
-        self._executor.flush()
+        self._refuse_after_failure()
+        with self._failing_for_good():
+            self._executor.flush()
 
     def report(self) -> StepReport:
         """The figures of the last finished step. Raises `PipelineError` before the first."""
@@ -123,10 +137,19 @@ class TrainPipeline(Generic[In, Out]):
         return report
 
     def detach(self) -> nn.Module:
-        """Flush, and give every module its own forward back. The pipeline cannot be used afterwards."""
+        """Flush, and give every module its own forward back. Returns the model.
+
+        Batches that the pipeline has already taken are kept for after `attach`.
+        """
         self.flush()
-        release(self._selection)
+        self._selection.release()
+        self._attached = False
         return self._model
+
+    def attach(self) -> None:
+        """Take over again after `detach`; the model may have been trained in between. `progress` does it by itself."""
+        self._selection.install()
+        self._attached, self._tables_changed = True, True
 
     def _new_executor(self) -> Executor:
         return Executor(self._schedule, self._functions, self._runtime)
@@ -145,6 +168,32 @@ class TrainPipeline(Generic[In, Out]):
     def _looks_for_overlap(self) -> bool:
         return any(stage.name == "partition" for stage in self._schedule.stages)
 
+    @contextmanager
+    def _failing_for_good(self) -> Iterator[None]:
+        """A step that breaks off in the middle cannot be repeated, and later steps must not build on it."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise PipelineError(
+                "an earlier step failed and left the pipeline in the middle of its work; build the model and the "
+                "pipeline anew, from a checkpoint"
+            ) from self._failure
+
     def _before_own_forward(self, name: str) -> None:
-        if self._executor.pending:
-            raise PendingGradients(f"{name} was called outside progress() with gradients still deferred; flush() first")
+        self._refuse_with_pending_gradients(f"{name} was called outside progress()")
+
+    def _before_state_dict(self, *_: object) -> None:
+        self._refuse_with_pending_gradients("state_dict() was called")
+
+    def _before_load_state_dict(self, *_: object) -> None:
+        self._refuse_with_pending_gradients("load_state_dict() was called")
+        self._tables_changed = True
+
+    def _refuse_with_pending_gradients(self, event: str) -> None:
+        if self._attached and self._executor.pending:
+            raise PendingGradients(f"{event} with gradients still deferred; flush() first")

@@ -38,7 +38,7 @@ def stage_functions(
 ) -> dict[str, StageFunction]:
     """The functions for the stages of a schedule, by stage name. `source` yields host batches, None at the end."""
     names = {stage.name for stage in schedule.stages}
-    sharding_groups = [group for module in modules for group in module.groups]
+    sharding_groups = [group for module in modules for group in module.groups if not group.replicated]
     embeddings: Embeddings
     if "partition" in names:
         embeddings = PartedEmbeddings(sharding_groups, groups, runtime)

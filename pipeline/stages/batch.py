@@ -10,7 +10,6 @@ from torch import Tensor
 from torchrec.distributed.dist_data import KJTAllToAllSplitsAwaitable, KJTAllToAllTensorsAwaitable
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from pipeline.errors import UnsupportedModel
 from pipeline.exchange import Exchange
 from pipeline.executor import Inputs, NoMoreBatches, StageFunction
 from pipeline.modules import PrioritizedModule
@@ -36,10 +35,15 @@ class InputDist:
 
 @dataclass(frozen=True)
 class Received:
-    """The input dist of one batch, arrived: TorchRec's context per module, and the exchange of each sharding group."""
+    """The input dist of one batch, arrived.
+
+    TorchRec's context per module, the exchange of each sharded group, and the features of each replicated group, which
+    never leave their rank; both in the order of the modules.
+    """
 
     contexts: list[Any]
     exchanges: list[Exchange]
+    replicated: list[KeyedJaggedTensor]
     samples: int
 
     @property
@@ -95,7 +99,6 @@ class BatchStages:
         for module in self._modules:
             args, kwargs = module.forward.args.build_args_kwargs(copied.batch)
             args, kwargs = module.sharded.preprocess_input(args, kwargs)
-            _refuse_variable_stride(module, [*args, *kwargs.values()])
             context = module.sharded.create_context()
             awaitable = module.sharded.input_dist(context, *args, **kwargs)
             contexts.append(context)
@@ -114,13 +117,19 @@ class BatchStages:
     def receive(self, inputs: Inputs) -> Received:
         """Bring the received ids into owner order."""
         under_way: InputDist = inputs("input_dist")
-        exchanges = [
-            Exchange.of(context, features, group.first_rows)
-            for module, context, awaitable in zip(self._modules, under_way.contexts, under_way.awaitables, strict=True)
-            for group, context, features in zip(module.groups, context.sharding_contexts, awaitable.wait(), strict=True)
-        ]
-        samples = under_way.contexts[0].sharding_contexts[0].features_before_input_dist.stride() if exchanges else 0
-        return Received(under_way.contexts, exchanges, samples)
+        exchanges: list[Exchange] = []
+        replicated: list[KeyedJaggedTensor] = []
+        samples = 0
+        for module, context, awaitable in zip(self._modules, under_way.contexts, under_way.awaitables, strict=True):
+            for group, sent, features in zip(module.groups, context.sharding_contexts, awaitable.wait(), strict=True):
+                samples = sent.features_before_input_dist.stride()
+                # TorchRec's own lookups leave this behind for whatever reads the context later.
+                sent.lengths_after_input_dist = features.lengths().view(-1, features.stride())
+                if group.replicated:
+                    replicated.append(features)
+                else:
+                    exchanges.append(Exchange.of(sent, features, group.first_rows))
+        return Received(under_way.contexts, exchanges, replicated, samples)
 
     def _adopt_splits(self, awaitables: list[Any]) -> None:
         for awaitable in awaitables:
@@ -158,15 +167,6 @@ def samples_of(batch: Any) -> int:
         if isinstance(member, KeyedJaggedTensor):
             return int(member.stride())
     return next((len(member) for member in members if isinstance(member, Tensor) and member.dim() > 0), 0)
-
-
-def _refuse_variable_stride(module: PrioritizedModule, values: list[Any]) -> None:
-    for value in values:
-        if isinstance(value, KeyedJaggedTensor) and value.variable_stride_per_key():
-            raise UnsupportedModel(
-                f"{module.name}: features with a batch size of their own (variable stride per feature) cannot be "
-                "prioritized yet; give all features of the batch the same number of samples"
-            )
 
 
 def _without_own(tensor: Tensor, splits: list[int], own: int) -> int:

@@ -8,18 +8,22 @@ from torch import Tensor, nn
 
 from pipeline.dense_allreduce import DenseAllReduce
 from pipeline.executor import Inputs, StageFunction
-from pipeline.modules import PrioritizedModule
+from pipeline.modules import Group, PrioritizedModule
 from pipeline.stages.batch import Copied, Received
-from pipeline.stages.embedding import Embeddings
+from pipeline.stages.embedding import Embeddings, look_up
+from pipeline.tables import TableTime, ignores_zero_gradients
 
 
 @dataclass(frozen=True)
 class Result:
-    """Forward's outcome: losses, the model's output, and the embeddings as leaves, `[num_trainer_ids, dim]` each."""
+    """Forward's outcome: losses, the model's output, the embeddings of each sharded group as leaves,
+    `[num_trainer_ids, dim]`, and the time of the batch for its fused optimizers.
+    """
 
     losses: Tensor
     output: Any
     leaves: list[Tensor]
+    times: list[list[TableTime]]
 
 
 class DenseStages:
@@ -46,22 +50,40 @@ class DenseStages:
         copied: Copied = inputs("copy_batch")
         received: Received = inputs("receive")
         leaves = [rows.requires_grad_() for rows in self._embeddings.arrived(inputs)]
-        remaining = iter(leaves)
+        arrived, replicated = iter(leaves), iter(received.replicated)
         for module, context in zip(self._modules, received.contexts, strict=True):
-            module.hand_over(context, [next(remaining) for _ in module.groups])
+            rows = [look_up(each, next(replicated)) if each.replicated else next(arrived) for each in module.groups]
+            module.hand_over(context, rows)
         self._optimizer.zero_grad()
+        if self._dense_allreduce is not None:
+            self._dense_allreduce.before_forward()
         losses, output = self._model(copied.batch)
-        return Result(losses, output, leaves)
+        called = [(module, module.forward.leave_step()) for module in self._modules]
+        per_group = [was for module, was in called for group in module.groups if not group.replicated]
+        return Result(losses, output, leaves, self._embeddings.count(per_group))
 
     def backward(self, inputs: Inputs) -> Any:
         result: Result = inputs("forward")
         torch.autograd.backward(torch.sum(result.losses, dim=0))
         if self._dense_allreduce is not None:
             self._dense_allreduce.backward_ended()
-        # A leaf that the loss does not depend on has no gradient; its rows still take part in the transfers.
-        gradients = [leaf.grad if leaf.grad is not None else torch.zeros_like(leaf) for leaf in result.leaves]
-        return self._embeddings.split(inputs, gradients)
+        gradients = [_gradient(leaf, group) for leaf, group in zip(result.leaves, self._sharded_groups(), strict=True)]
+        return self._embeddings.split(inputs, gradients, result.times)
 
     def optimizer(self, inputs: Inputs) -> None:
         inputs("backward")
         self._optimizer.step()
+
+    def _sharded_groups(self) -> list[Group]:
+        return [group for module in self._modules for group in module.groups if not group.replicated]
+
+
+def _gradient(leaf: Tensor, group: Group) -> Tensor | None:
+    """The gradient of a group's embeddings, `[num_trainer_ids, dim]`; None if its tables must not be updated.
+
+    Plain training updates nothing where the loss does not depend on the embeddings. Where zeros change nothing either,
+    they are sent all the same: then no rank waits for another that sees it differently.
+    """
+    if leaf.grad is not None:
+        return leaf.grad
+    return torch.zeros_like(leaf) if all(map(ignores_zero_gradients, group.tables)) else None

@@ -8,15 +8,25 @@ from torch import Tensor
 from pipeline.executor import Inputs, StageFunction
 from pipeline.report import CollectiveName
 from pipeline.stages.batch import Received
-from pipeline.stages.embedding import Embeddings, at_rates, learning_rates, look_up, merge, to_owner_order
+from pipeline.stages.embedding import (
+    Embeddings,
+    backward_codec,
+    decode,
+    encode,
+    forward_codec,
+    look_up,
+    merge,
+    to_owner_order,
+)
+from pipeline.tables import TableTime, at_rates, times_of, uncount
 
 
 @dataclass(frozen=True)
 class WholeGradients:
-    """Per sharding group: the gradient on the wire, `[num_ids, dim]`, and the learning rates of its batch."""
+    """Per sharding group: the gradient on the wire, `[num_ids, dim]` (None: no update), and the time of its batch."""
 
-    wire: list[Tensor]
-    rates: list[list[float]]
+    wire: list[Tensor | None]
+    times: list[list[TableTime]]
 
 
 class WholeEmbeddings(Embeddings):
@@ -45,32 +55,43 @@ class WholeEmbeddings(Embeddings):
                 CollectiveName.EMBEDDING,
                 None,
                 self._groups.priority,
-                rows.detach()[exchange.owner.part.index],
+                encode(forward_codec(group), rows.detach()[exchange.owner.part.index]),
                 exchange.owner.part.splits,
                 exchange.trainer.splits,
             )
-            for rows, exchange in zip(inputs("lookup"), received.exchanges, strict=True)
+            for group, rows, exchange in zip(self._sharding_groups, inputs("lookup"), received.exchanges, strict=True)
         ]
 
     def arrived(self, inputs: Inputs) -> list[Tensor]:
         received: Received = inputs("receive")
         return [
-            merge((wire.shape[0], wire.shape[1]), [(exchange.trainer, wire)])
-            for wire, exchange in zip(inputs("embedding_a2a"), received.exchanges, strict=True)
+            merge([(exchange.trainer, decode(forward_codec(group), wire))])
+            for group, wire, exchange in zip(
+                self._sharding_groups, inputs("embedding_a2a"), received.exchanges, strict=True
+            )
         ]
 
-    def split(self, inputs: Inputs, gradients: list[Tensor]) -> WholeGradients:
+    def count(self, called: list[bool]) -> list[list[TableTime]]:
+        for group, counts in zip(self._sharding_groups, called, strict=True):
+            if not counts:
+                uncount(group.tables)
+        return [times_of(group.tables) for group in self._sharding_groups]
+
+    def split(self, inputs: Inputs, gradients: list[Tensor | None], times: list[list[TableTime]]) -> WholeGradients:
         received: Received = inputs("receive")
         wire = [
-            gradient[exchange.trainer.index] for gradient, exchange in zip(gradients, received.exchanges, strict=True)
+            None if gradient is None else encode(backward_codec(group), gradient[exchange.trainer.index])
+            for group, gradient, exchange in zip(self._sharding_groups, gradients, received.exchanges, strict=True)
         ]
-        return WholeGradients(wire, learning_rates(self._sharding_groups))
+        return WholeGradients(wire, times)
 
     def gradient_a2a(self, inputs: Inputs) -> WholeGradients:
         gradients: WholeGradients = inputs("backward")
         received: Received = inputs("receive")
         arriving = [
-            self._runtime.all_to_all(
+            None
+            if wire is None
+            else self._runtime.all_to_all(
                 CollectiveName.GRADIENT,
                 None,
                 self._groups.priority,
@@ -80,14 +101,16 @@ class WholeEmbeddings(Embeddings):
             )
             for wire, exchange in zip(gradients.wire, received.exchanges, strict=True)
         ]
-        return WholeGradients(arriving, gradients.rates)
+        return WholeGradients(arriving, gradients.times)
 
     def apply(self, inputs: Inputs) -> None:
         gradients: WholeGradients = inputs("gradient_a2a")
         received: Received = inputs("receive")
         world_size = self._groups.priority.size()
-        for group, rows, wire, rates, exchange in zip(
-            self._sharding_groups, inputs("lookup"), gradients.wire, gradients.rates, received.exchanges, strict=True
+        for group, rows, wire, times, exchange in zip(
+            self._sharding_groups, inputs("lookup"), gradients.wire, gradients.times, received.exchanges, strict=True
         ):
-            with at_rates(group, rates):
-                torch.autograd.backward(rows, to_owner_order(exchange.owner.part, wire, world_size))
+            if wire is not None:
+                gradient = to_owner_order(exchange.owner.part, decode(backward_codec(group), wire), world_size)
+                with at_rates(group.tables, times):
+                    torch.autograd.backward(rows, gradient)
