@@ -3,7 +3,6 @@
 import sys
 from dataclasses import dataclass
 
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
