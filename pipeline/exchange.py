@@ -72,8 +72,8 @@ class Exchange:
         else:
             trainer_index = invert(context.unbucketize_permute_tensor)
         owner = Part(_owner_index(context.sparse_features_recat, features), list(context.output_splits))
-        offsets = torch.tensor(first_rows, device=device)
-        per_feature = torch.tensor(features.length_per_key(), device=device)
+        offsets = torch.tensor(first_rows, dtype=torch.int64, device=device)
+        per_feature = torch.tensor(features.length_per_key(), dtype=torch.int64, device=device)
         rows = features.values().long() + torch.repeat_interleave(offsets, per_feature)
         return cls(OwnerPart(owner, features), Part(trainer_index, list(context.input_splits)), rows)
 
@@ -161,7 +161,7 @@ def _owner_index(recat: Tensor | None, features: KeyedJaggedTensor) -> Tensor:
 
 
 def _partition(wire_mask: Tensor, splits: list[int]) -> tuple[Part, Part]:
-    ends = torch.tensor(splits, device=wire_mask.device).cumsum(0)
+    ends = torch.tensor(splits, dtype=torch.int64, device=wire_mask.device).cumsum(0)
     counted = torch.zeros(wire_mask.numel() + 1, dtype=torch.int64, device=wire_mask.device)
     torch.cumsum(wire_mask, 0, out=counted[1:])
     ol = torch.diff(counted[ends], prepend=counted[:1]).tolist()

@@ -184,7 +184,8 @@ def _reason_against_tables(lookup: nn.Module) -> str | None:
 
 
 def _codecs(module: ShardedEmbeddingCollection) -> QuantizedCommCodecs | None:
-    registry = module.qcomm_codecs_registry or {}
+    # A single rank sends nothing, and TorchRec then leaves its codecs out.
+    registry = (module.qcomm_codecs_registry or {}) if module._env.world_size > 1 else {}
     codecs: QuantizedCommCodecs | None = registry.get(CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL.name)
     return codecs
 
