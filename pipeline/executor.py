@@ -112,7 +112,7 @@ class Executor:
         values: dict[Need, Any] = {}
         for need in stage.needs:
             output = self._outputs.get((batch + need.delta, need.stage))
-            assert output is not None or not self._kept(batch + need.delta), f"{stage.name}({batch}) lacks {need}"
+            assert output is not None or not self._kept(batch + need.delta, need.stage), f"{stage}({batch}) lacks {need}"
             if output is not None:
                 self._runtime.fence(stage.lane, output)
             values[need] = output.value if output is not None else None
@@ -121,13 +121,15 @@ class Executor:
             self._outputs[batch, stage.name] = self._runtime.finish(stage.lane, value)
         self._done.add((batch, stage.name))
 
-    def _kept(self, batch: int) -> bool:
-        return batch >= 0 and self._exists(batch)
+    def _kept(self, batch: int, stage: str) -> bool:
+        """Whether there should be an output: the batch exists, and a step that reads it is still to come."""
+        return batch >= 0 and self._exists(batch) and batch + self._schedule.last_use[stage] >= self.step
 
     def _forget(self) -> None:
         """Drop outputs that no later step reads."""
         last_use = self._schedule.last_use
         for batch, name in list(self._outputs):
+            # What belongs to the batch whose step has just ended is still asked for by `value`.
             if batch + last_use[name] < self.step and batch < self.step - 1:
                 del self._outputs[batch, name]
         horizon = self.step - self._schedule.lag - 1
