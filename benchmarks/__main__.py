@@ -3,9 +3,9 @@
 import argparse
 import sys
 
-from benchmarks import telemetry
+from benchmarks import pooled, telemetry
 
-BENCHMARKS = {"telemetry": telemetry.run}
+BENCHMARKS = {"pooled": pooled.run, "telemetry": telemetry.run}
 
 
 def main() -> int:
@@ -22,10 +22,10 @@ def main() -> int:
     for name in names:
         result = BENCHMARKS[name]()
         path = result.write()
-        verdict = "reached" if result.reached else "MISSED"
-        lines = [f"{result.name}: {result.what}", *(f"  {ratio}" for ratio in result.ratios)]
+        verdict = {True: "reached", False: "MISSED", None: "an answer, no target"}[result.reached]
+        lines = [f"{result.name}: {result.what}", *(f"  {line}" for line in [*result.ratios, *result.figures])]
         sys.stdout.write("\n".join([*lines, f"  target {result.target}: {verdict}; written to {path}\n"]))
-        missed = missed or not result.reached
+        missed = missed or result.reached is False
     return 1 if missed else 0
 
 

@@ -53,14 +53,25 @@ class Ratio(BaseModel):
         )
 
 
+class Figure(BaseModel):
+    """A count or a share that takes no time to measure, and so has no other side."""
+
+    name: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.value:.3f}"
+
+
 class Result(BaseModel):
-    """One benchmark's outcome."""
+    """One benchmark's outcome. `reached` is None where there is no target, only an answer."""
 
     name: str
     what: str
     target: str
-    reached: bool
+    reached: bool | None
     ratios: list[Ratio]
+    figures: list[Figure]
     taken_at: str
     cpus: int
     machine: str
@@ -68,14 +79,24 @@ class Result(BaseModel):
     command: str
 
     @classmethod
-    def now(cls, name: str, what: str, target: str, *, reached: bool, ratios: list[Ratio]) -> "Result":
+    def now(
+        cls,
+        name: str,
+        what: str,
+        target: str,
+        *,
+        reached: bool | None,
+        ratios: Sequence[Ratio] = (),
+        figures: Sequence[Figure] = (),
+    ) -> "Result":
         """With the machine, the versions and the time filled in."""
         return cls(
             name=name,
             what=what,
             target=target,
             reached=reached,
-            ratios=ratios,
+            ratios=list(ratios),
+            figures=list(figures),
             taken_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             cpus=os.cpu_count() or 0,
             machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
