@@ -7,6 +7,7 @@ purpose: the control plane imports it, and it must not pull in torch.
 import difflib
 import json
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -15,7 +16,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+# A job travels to its process in one environment variable, and Linux takes 128 KiB in one.
+MAX_JOB_BYTES = 64 * 1024
+
 _MAX_VALUES = 10_000
+# SQLite and torch keep whole numbers in 64 bits, and JavaScript is exact up to 53.
+_MAX_INTEGER = 2**53 - 1
 
 
 class InvalidJob(ValueError):  # noqa: N818 - reads as a sentence where it is raised
@@ -80,7 +86,7 @@ class TrainingSpec(Spec):
     epochs: int = Field(default=1, ge=1)
     max_steps: int | None = Field(default=None, ge=1)
     schedule: ScheduleName = ScheduleName.PRIORITIZED
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=_MAX_INTEGER)
     dense_lr: float = Field(default=0.01, gt=0)
     sparse_optimizer: SparseOptimizerSpec = SparseOptimizerSpec()
 
@@ -123,7 +129,7 @@ class RetriesSpec(Spec):
 class QueueSpec(Spec):
     """The job's place in the queue."""
 
-    priority: int = 0
+    priority: int = Field(default=0, ge=-_MAX_INTEGER, le=_MAX_INTEGER)
     project: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
     deadline_s: float | None = Field(default=None, gt=0)
 
@@ -164,20 +170,70 @@ def parse_section(section: type[Section], raw: object, *, at: str) -> Section:
         raise InvalidJob([_problem(section, at, detail) for detail in error.errors()]) from None
 
 
+def read_json(text: str) -> JobSpec:
+    """Parse JSON text. Raises `InvalidJob`."""
+    return parse_job(_decode(text, _load_json, "JSON"))
+
+
 def read_job(text: str) -> JobSpec:
-    """Parse YAML or JSON text (JSON is YAML). Raises `InvalidJob`."""
+    """Parse YAML or JSON text. Raises `InvalidJob`."""
     try:
-        return parse_job(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise InvalidJob([f"job file: not valid YAML or JSON: {' '.join(str(error).split())}"]) from None
+        # YAML readers take most JSON for YAML, but not tabs and not every character.
+        raw = _load_json(text)
+    except (ValueError, RecursionError):
+        raw = _decode(text, _load_yaml, "YAML or JSON")
+    return parse_job(raw)
 
 
 def load_job(path: Path) -> JobSpec:
-    """Read a job file. Raises `InvalidJob`, also for a file that cannot be read."""
+    """Read a job file. Raises `InvalidJob`, also for a file that cannot be read or is larger than `MAX_JOB_BYTES`."""
     try:
-        return read_job(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_JOB_BYTES + 1)
+        if len(content) > MAX_JOB_BYTES:
+            raise InvalidJob([f"job file: {path} is larger than {MAX_JOB_BYTES} bytes"])
+        return read_job(content.decode())
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidJob([f"job file: cannot read {path}: {error}"]) from None
+
+
+def _decode(text: str, load: Callable[[str], object], language: str) -> object:
+    try:
+        return load(text)
+    except RecursionError:
+        raise InvalidJob([f"job file: not valid {language}: nested too deep"]) from None
+    except (ValueError, yaml.YAMLError) as error:
+        # ValueError also stands for YAML dates and whole numbers that Python refuses to build.
+        raise InvalidJob([f"job file: not valid {language}: {' '.join(str(error).split())}"]) from None
+
+
+def _load_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _load_yaml(text: str) -> object:
+    return yaml.load(text, Loader=_Yaml)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A mapping in which no field stands twice; readers would keep the last one and say nothing."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        fields = [field for field, _ in pairs]
+        raise ValueError(f"field {next(field for field in fields if fields.count(field) > 1)!r} stands there twice")
+    return found
+
+
+class _Yaml(yaml.SafeLoader):
+    """Safe YAML in which no field may stand twice in a mapping."""
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        assert isinstance(node, yaml.MappingNode)
+        fields = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if repeated := next((field for field in fields if fields.count(field) > 1), None):
+            raise yaml.MarkedYAMLError(None, None, f"field {repeated!r} stands there twice", node.start_mark)
+        return node
 
 
 def _not_json(raw: object) -> str | None:
@@ -188,7 +244,10 @@ def _not_json(raw: object) -> str | None:
             return None
         field, value = rest.pop()
         if isinstance(value, dict):
-            rest += [(f"{field}.{key}" if field else str(key), part) for key, part in value.items()]
+            for key in value:
+                if not isinstance(key, str):
+                    return f"{field or 'job file'}: the field name {key!r} has no place in JSON; quote it"
+            rest += [(f"{field}.{key}" if field else key, part) for key, part in value.items()]
         elif isinstance(value, list):
             rest += [(f"{field}.{index}", part) for index, part in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):

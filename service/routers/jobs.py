@@ -1,6 +1,5 @@
 """Routes of jobs: submit, list, show, stop, delete."""
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -10,12 +9,9 @@ from service.models import Job, JobPage, JobState
 from service.problems import Problem, ProblemDocument, ProblemType
 from service.routers.body import read_body
 from service.services import Used
-from workers.job import InvalidJob, JobSpec, parse_job, read_job
+from workers.job import MAX_JOB_BYTES, InvalidJob, JobSpec, read_job, read_json
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses={404: {"model": ProblemDocument}})
-
-# A job travels to its process in one environment variable, and Linux takes 128 KiB in one.
-MAX_JOB_BYTES = 64 * 1024
 
 _JSON = "application/json"
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
@@ -86,11 +82,4 @@ def _read(content_type: str, body: bytes) -> JobSpec:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise InvalidJob([f"job file: not UTF-8: {error}"]) from None
-    if media_type != _JSON:
-        return read_job(text)
-    try:
-        return parse_job(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InvalidJob):
-            raise
-        raise InvalidJob([f"job file: not valid JSON: {error}"]) from None
+    return read_json(text) if media_type == _JSON else read_job(text)

@@ -95,6 +95,9 @@ async def test_a_body_that_is_no_job_file(plane: Plane, body: bytes) -> None:
         ("model: {params: {a: [1, .nan]}}", "model.params.a.1: must be a finite number"),
         ("model: {params: {day: 2026-01-02}}", "model.params.day: a date has no place in JSON"),
         ("model: {params: {a: !!binary aGk=}}", "model.params.a: a bytes has no place in JSON"),
+        ("model: {params: {day: 2020-13-45}}", "month must be in 1..12"),
+        ("model: {params: {a: " + "[" * 5_000 + "]" * 5_000 + "}}", "nested too deep"),
+        ("queue: {priority: 99999999999999999999}", "queue.priority: "),
         ("model: {params: {a: &a [*a]}}", "more than 10000 values"),
         ("model: {params: {a: &a [x, x], b: &b [*a, *a]" + "".join(
             f", {chr(c + 1)}: &{chr(c + 1)} [*{chr(c)}, *{chr(c)}]" for c in range(ord("b"), ord("x"))) + "}}",

@@ -92,6 +92,59 @@ def test_text_that_is_no_yaml_is_refused() -> None:
         read_job("name: [")
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("name: a\nmodel: {params: {x: " + "[" * 5_000 + "]" * 5_000 + "}}", "nested too deep"),
+        ("[" * 60_000, "nested too deep"),
+        ("name: a\nmodel: {params: {day: 2020-13-45}}", "month must be in 1..12"),
+        ("name: a\nqueue: {priority: " + "1" * 5_000 + "}", "digits"),
+        ("name: a\nname: b", "field 'name' stands there twice"),
+        ("name: a\nmodel: {params: {x: 1, x: 2}}", "field 'x' stands there twice"),
+        ('{"name": "a", "name": "b"}', "field 'name' stands there twice"),
+    ],
+)
+def test_text_that_readers_stumble_over_is_refused(text: str, fault: str) -> None:
+    with pytest.raises(InvalidJob, match="job file: not valid YAML or JSON: ") as caught:
+        read_job(text)
+    assert fault in str(caught.value)
+
+
+def test_yaml_that_takes_over_a_mapping_may_change_a_field_of_it() -> None:
+    job = read_job(
+        "name: a\nmodel: {params: {x: &x {k: 1, l: 1}, y: &y {<<: *x, k: 2}}}\ndata: {params: {<<: *y, l: 3}}\n"
+    )
+    assert (job.model.params["y"], job.data.params) == ({"k": 2, "l": 1}, {"k": 2, "l": 3})
+
+
+def test_json_that_is_no_yaml_is_read() -> None:
+    assert read_job('{\n\t"name": "a"\n}').name == "a"
+    assert read_job('{"name": "a", "model": {"params": {"x": "\x7f"}}}').model.params == {"x": "\x7f"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [({"queue": {"priority": 10**30}}, "queue.priority"), ({"training": {"seed": 2**53}}, "training.seed")],
+)
+def test_whole_numbers_that_nothing_can_store_are_refused(raw: dict[str, Any], field: str) -> None:
+    (problem,) = problems({"name": "a", **raw})
+    assert problem.startswith(f"{field}: Input should be less than or equal to ")
+
+
+def test_field_names_are_strings() -> None:
+    assert problems({"name": "a", "model": {"params": {"x": {1: 2}}}}) == [
+        "model.params.x: the field name 1 has no place in JSON; quote it"
+    ]
+
+
+def test_a_file_that_cannot_be_a_job_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJob, match="is larger than 65536 bytes"):
+        load_job(Path("/dev/zero"))
+    (tmp_path / "job").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidJob, match="cannot read"):
+        load_job(tmp_path / "job")
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidJob, match=r"job file: cannot read .*none\.yaml"):
         load_job(tmp_path / "none.yaml")
