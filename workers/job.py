@@ -227,8 +227,8 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 class _Yaml(yaml.SafeLoader):
     """Safe YAML in which no field may stand twice in a mapping."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         assert isinstance(node, yaml.MappingNode)
         fields = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if repeated := next((field for field in fields if fields.count(field) > 1), None):
