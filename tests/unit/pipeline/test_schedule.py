@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -188,3 +189,8 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stopped:
             main(wrong)
         assert stopped.value.code == 2
+
+
+def test_the_readme_shows_the_schedule_as_it_is() -> None:
+    readme = Path(__file__).parents[3] / "README.md"
+    assert draw(PRIORITIZED) in readme.read_text(encoding="utf-8")
