@@ -10,12 +10,11 @@ from typing import Any, Protocol, TypeVar
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from workers.capacity import COUNTED_RESOURCES
+
 # How long Ray may take to answer, in seconds; a submission waits for the job's supervisor to be placed.
 _TIMEOUT_S = 5.0
 _SUBMIT_TIMEOUT_S = 30.0
-
-# What decides whether a worker group fits.
-COUNTED_RESOURCES = ("CPU", "GPU")
 
 
 class RayUnavailableError(Exception):

@@ -1,26 +1,53 @@
-"""Does a worker group fit into a cluster?"""
+"""Does a worker group fit into an idle cluster? Asked before Ray is: Ray would wait for ever, and say nothing."""
 
 from collections.abc import Mapping, Sequence
 
 from workers.job import WorkersSpec
 
+COUNTED_RESOURCES = ("CPU", "GPU")
+"""What a worker group takes from a cluster, in Ray's words."""
+
+_UNITS = 10_000
+
+
+def units(amount: float) -> int:
+    """An amount of CPUs or GPUs in ten-thousandths. Ray counts in them too; sums of fractions are not exact."""
+    return round(amount * _UNITS)
+
+
+def group_resources(workers: WorkersSpec) -> dict[str, float]:
+    """What the whole group takes, by kind."""
+    return {"CPU": workers.count * workers.cpus, "GPU": workers.count * workers.gpus}
+
 
 def find_shortage(workers: WorkersSpec, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Why the cluster can never hold the worker group, in words for the user; None if it can.
+    """Why the cluster, even when idle, cannot hold the group, in words for the user; None if it can.
 
-    `nodes` are the resources of each node. Ray itself would wait for ever, and say nothing.
+    `nodes` are the resources of each node.
     """
-    slots = sum(_slots(workers, node) for node in nodes)
-    if slots >= workers.count:
-        return None
-    cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
-    each = f"{workers.cpus:g} CPUs" + (f" and {workers.gpus:g} GPUs" if workers.gpus else "")
-    return (
-        f"workers.count: {workers.count} workers with {each} each do not fit: the cluster has {cpus:g} CPUs"
-        f" and {gpus:g} GPUs on {len(nodes)} nodes, which hold {slots} of them; ask for fewer or smaller workers"
-    )
+    needed = group_resources(workers)
+    total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in COUNTED_RESOURCES}
+    short = [kind for kind in COUNTED_RESOURCES if units(needed[kind]) > units(total[kind])]
+    if short:
+        needs = " and ".join(named(needed[kind], kind) for kind in short)
+        has = " and ".join(f"{total[kind]:g}" for kind in short)
+        return f"needs {needs} for {_count(workers)}, the cluster has {has}"
+    places = sum(_places(workers, node) for node in nodes)
+    if places < workers.count:
+        each = named(workers.cpus, "CPU") + (f" and {named(workers.gpus, 'GPU')}" if workers.gpus else "")
+        return f"needs {_count(workers)} with {each} each, the cluster's nodes can hold {places}"
+    return None
 
 
-def _slots(workers: WorkersSpec, node: Mapping[str, float]) -> int:
-    by_cpu = node.get("CPU", 0) // workers.cpus
-    return int(min(by_cpu, node.get("GPU", 0) // workers.gpus) if workers.gpus else by_cpu)
+def named(amount: float, kind: str) -> str:
+    """For example `1 CPU`, `2 GPUs`."""
+    return f"{amount:g} {kind}" + ("" if amount == 1 else "s")
+
+
+def _places(workers: WorkersSpec, node: Mapping[str, float]) -> int:
+    each = {"CPU": units(workers.cpus), "GPU": units(workers.gpus)}
+    return min(units(node.get(kind, 0.0)) // amount for kind, amount in each.items() if amount)
+
+
+def _count(workers: WorkersSpec) -> str:
+    return f"{workers.count} worker" + ("" if workers.count == 1 else "s")

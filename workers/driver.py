@@ -98,7 +98,8 @@ def _ask(method: Any, *arguments: Any) -> Any:
 def _train(run: Run, monitor: Any, out: Console) -> Outcome:
     shortage = find_shortage(run.job.workers, [node["Resources"] for node in ray.nodes() if node["Alive"]])
     if shortage is not None:
-        return Outcome(failure=JobFailure(message=shortage, traceback=""))
+        message = f"workers: {shortage}; ask for fewer or smaller workers"
+        return Outcome(failure=JobFailure(message=message, traceback=""))
     try:
         with _progress(monitor, out):
             result = _trainer(run).fit()

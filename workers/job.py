@@ -95,7 +95,7 @@ class WorkersSpec(Spec):
     """The worker group: how many workers, and what each one takes from the cluster."""
 
     count: Annotated[int, Field(ge=1)] = 2
-    cpus: float = Field(default=1, gt=0)
+    cpus: float = Field(default=1, ge=0.0001)
     gpus: float = Field(default=0, ge=0)
     backend: Backend = Backend.AUTO
 

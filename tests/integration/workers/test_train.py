@@ -106,8 +106,8 @@ def test_what_no_retry_can_cure_is_not_tried_again(jobs: Jobs, listener: Listene
 def test_more_workers_than_the_cluster_holds_is_said_at_once(jobs: Jobs, listener: Listener) -> None:
     status, output = jobs.run({**JOB, "workers": {"count": 4}}, "large-1", listener.url)
     assert status == ExitStatus.FAILED, output
-    assert "workers.count: 4 workers with 1 CPUs each do not fit: the cluster has 3 CPUs" in output
-    assert "workers.count: 4 workers" in listener.only("failure").message
+    assert "failed: workers: needs 4 CPUs for 4 workers, the cluster has 3; ask for fewer or smaller workers" in output
+    assert "needs 4 CPUs for 4 workers" in listener.only("failure").message
 
 
 def test_an_interrupt_stops_the_run_and_delivers_what_was_measured(jobs: Jobs, listener: Listener) -> None:

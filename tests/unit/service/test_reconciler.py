@@ -208,6 +208,13 @@ async def test_jobs_wait_for_their_whole_group_and_are_not_overtaken(plane: Plan
     assert await plane.state(small) is JobState.QUEUED
 
 
+async def test_fractions_of_a_cpu_add_up(plane: Plane) -> None:
+    plane.ray.cpus = 1
+    ids = [await plane.submit(workers={"count": 1, "cpus": cpus}) for cpus in (0.1, 0.2, 0.7)]
+    await plane.rounds(1)
+    assert plane.ray.calls == [f"submit {job_id}" for job_id in ids]
+
+
 async def test_a_higher_priority_goes_first(plane: Plane) -> None:
     plane.ray.used = {"CPU": 2}
     await plane.submit()
