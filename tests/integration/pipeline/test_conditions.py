@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
@@ -53,7 +54,12 @@ def build(kind: type[Model], device: torch.device) -> tuple[Model, DistributedMo
     torch.manual_seed(0)
     model = kind(CASE)
     own = sharders(
-        fused_params={"optimizer": CASE.optimizer, "learning_rate": 0.1, "weight_decay": 0.05},
+        fused_params={
+            "optimizer": CASE.optimizer,
+            "learning_rate": 0.1,
+            "weight_decay": 0.05,
+            "weight_decay_mode": WeightDecayMode.L2,
+        }
     )
     group = dist.group.WORLD
     assert group is not None
