@@ -55,6 +55,9 @@ class Reconciler:
         self._gateway = gateway
         self._logs = logs
         self._now = now
+        # Tokens of submissions of which Ray's answer is outstanding. Whichever of several tries Ray takes, the job
+        # must hold the token whose hash is recorded.
+        self._tokens: dict[str, str] = {}
 
     async def run_once(self) -> None:
         """Let queued jobs start that fit now, then take one step for every job that has left the queue."""
@@ -75,11 +78,11 @@ class Reconciler:
             if seen is None:
                 await self._unknown_to_ray(job)
             elif not job.on_ray:
-                await self._change(job, on_ray=True)
+                await self._seen_on_ray(job)
             elif seen.status in (RayStatus.PENDING, RayStatus.RUNNING):
                 await self._alive(job)
             else:
-                await self._end(job, *_verdict(job, seen))
+                await self._ended_on_ray(job, seen)
         except RayUnavailableError as error:
             await self._note(job, str(error))
 
@@ -117,7 +120,7 @@ class Reconciler:
         )
 
     async def _submit(self, job: JobRecord) -> None:
-        token = new_token()
+        token = self._tokens.setdefault(job.id, new_token())
         await self._change(job, token_hash=hash_token(token))
         try:
             await self._gateway.submit(self._submission(job, token))
@@ -126,8 +129,12 @@ class Reconciler:
             if await self._gateway.job(job.id) is None:
                 await self._end(job, JobState.FAILED, f"Ray refused the job: {error}")
         else:
-            await self._change(job, on_ray=True, reason=None)
+            await self._seen_on_ray(job)
             log.info("job_submitted", job_id=job.id)
+
+    async def _seen_on_ray(self, job: JobRecord) -> None:
+        await self._change(job, on_ray=True, reason=None)
+        self._tokens.pop(job.id, None)
 
     def _submission(self, job: JobRecord, token: str) -> RaySubmission:
         environment = _RAY_ENVIRONMENT | {
@@ -156,9 +163,15 @@ class Reconciler:
         elif job.reason is not None:
             await self._change(job, reason=None)
 
+    async def _ended_on_ray(self, job: JobRecord, seen: RayJob) -> None:
+        # A job reports its failure before it ends, and that may have been while Ray was being asked.
+        job = await self._jobs.get(job.id) or job
+        await self._end(job, *_verdict(job, seen))
+
     async def _end(self, job: JobRecord, state: JobState, reason: str | None) -> None:
         if job.on_ray and state is not JobState.LOST:
             await self._logs.keep(job.id)
+        self._tokens.pop(job.id, None)
         now = self._now()
         ended = await self._jobs.change(
             job.id, now, {job.state, JobState.STOPPING}, state=state, reason=reason, ended_at=now

@@ -30,6 +30,7 @@ class FakeRay:
     refusal: str | None = None
     away: bool = False
     loses_answers: bool = False
+    arrives_late: bool = False
     address: str = "http://ray.test:8265"
 
     async def submit(self, submission: RaySubmission) -> None:
@@ -37,6 +38,11 @@ class FakeRay:
         self.calls.append(f"submit {submission.id}")
         if self.refusal is not None:
             raise RayRefusedError(self.refusal)
+        if self.arrives_late and submission.id not in self.submissions:
+            self.submissions[submission.id] = submission
+            raise RayUnavailableError("the connection broke")
+        if self.arrives_late:
+            self.jobs[submission.id] = RayJob(status=RayStatus.PENDING)
         if submission.id in self.jobs:
             raise RayRefusedError(f"{submission.id} already exists")
         self.submissions[submission.id] = submission

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.gateway import RayStatus
+from service.gateway import RayJob, RayStatus
 from service.models import JobState
 from tests.unit.service.conftest import Plane
 from tests.unit.service.fakes import sample
@@ -77,6 +77,22 @@ async def test_a_reported_failure_is_the_reason(plane: Plane) -> None:
     job = await plane.job(job_id)
     assert job["reason"] == "rank 1: out of memory"
     assert job["failure"]["traceback"] == "Traceback ..."
+
+
+async def test_a_failure_that_arrives_while_ray_is_asked_is_the_reason(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await plane.started()
+    ask = plane.ray.job
+
+    async def slow(asked: str) -> RayJob | None:
+        await plane.report(job_id, failure={"message": "rank 1: out of memory", "traceback": ""})
+        plane.ray.says(job_id, RayStatus.FAILED, "exit code 1")
+        return await ask(asked)
+
+    monkeypatch.setattr(plane.ray, "job", slow)
+    await plane.rounds(1)
+    assert (await plane.job(job_id))["reason"] == "rank 1: out of memory"
 
 
 async def test_stop_while_queued(plane: Plane) -> None:
@@ -162,6 +178,17 @@ async def test_a_lost_submission_answer_does_not_start_a_job_twice(plane: Plane)
     )
 
 
+async def test_a_submission_that_arrives_late_keeps_a_valid_token(plane: Plane) -> None:
+    """Ray is asked again while the first submission is still on its way, and then it is the first that counts."""
+    plane.ray.arrives_late = True
+    job_id = await plane.submit()
+    await plane.rounds(1)
+    assert "connection broke" in (await plane.job(job_id))["reason"]
+    await plane.rounds(2)
+    assert plane.ray.calls == [f"submit {job_id}", f"submit {job_id}"]
+    assert (await plane.report(job_id, sample(0, 0))).status_code == 204
+
+
 async def test_a_start_that_was_only_recorded_is_made_good(plane: Plane) -> None:
     """As after a crash between the record and the submission, or when Ray was away at that moment."""
     job_id = await plane.submit()
@@ -209,8 +236,8 @@ async def test_jobs_wait_for_their_whole_group_and_are_not_overtaken(plane: Plan
 
 
 async def test_fractions_of_a_cpu_add_up(plane: Plane) -> None:
-    plane.ray.cpus = 1
-    ids = [await plane.submit(workers={"count": 1, "cpus": cpus}) for cpus in (0.1, 0.2, 0.7)]
+    plane.ray.cpus = 0.3
+    ids = [await plane.submit(workers={"count": 1, "cpus": 0.1}) for _ in range(3)]
     await plane.rounds(1)
     assert plane.ray.calls == [f"submit {job_id}" for job_id in ids]
 
