@@ -53,7 +53,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    app.add_middleware(BrowserGuard, allowed_hosts=settings.allowed_hosts)
+    app.add_middleware(BrowserGuard, allowed_hosts=settings.own_hosts)
     for module in (jobs, observe, operations, internal):
         app.include_router(module.router)
     _serve_dashboard(app, settings)
@@ -62,7 +62,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
 
 def _serve_dashboard(app: FastAPI, settings: Settings) -> None:
     if (settings.dashboard / "index.html").is_file():
-        app.frontend("/", directory=settings.dashboard, fallback="index.html")
+        app.frontend("/", directory=settings.dashboard, fallback=None)
         return
 
     @app.get("/", include_in_schema=False)

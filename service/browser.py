@@ -44,15 +44,19 @@ class BrowserGuard:
         await self._app(scope, receive, guarded)
 
     def _refusal(self, headers: Headers) -> Problem | None:
-        asked = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-        if not self._ours(asked):
+        asked = headers.get("host", "")
+        if not self._ours(f"//{asked}"):
             detail = f"Host {asked!r} is not this service; add it to OVERLANE_ALLOWED_HOSTS if it is"
             return Problem(ProblemType.FOREIGN_ORIGIN, detail)
         origin = headers.get("origin")
-        if origin is not None and not self._ours(urlsplit(origin).hostname or ""):
+        if origin is not None and not self._ours(origin):
             detail = f"Origin {origin!r} may not use this service; add its host to OVERLANE_ALLOWED_HOSTS if it may"
             return Problem(ProblemType.FOREIGN_ORIGIN, detail)
         return None
 
-    def _ours(self, host: str) -> bool:
+    def _ours(self, address: str) -> bool:
+        try:
+            host = urlsplit(address).hostname or ""
+        except ValueError:
+            return False
         return host in self._allowed_hosts or is_loopback(host)

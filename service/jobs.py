@@ -104,8 +104,8 @@ class JobService:
 
     async def delete(self, job_id: str) -> None:
         """Delete an ended job, its steps and its log. Raises `Problem` unless it has ended."""
-        record = await self.record(job_id)
         if not await self._jobs.remove(job_id):
+            record = await self.record(job_id)
             raise Problem(ProblemType.JOB_ACTIVE, f"{job_id} is {record.state}; stop it first")
         self._logs.forget(job_id)
         log.info("job_deleted", job_id=job_id)

@@ -140,7 +140,7 @@ class Reconciler:
         environment = _RAY_ENVIRONMENT | {
             "OVERLANE_JOB": job.spec.model_dump_json(),
             "OVERLANE_JOB_ID": job.id,
-            "OVERLANE_REPORT_URL": self._settings.report_url or f"http://{self._settings.host}:{self._settings.port}",
+            "OVERLANE_REPORT_URL": self._settings.report_url or self._settings.url,
             "OVERLANE_REPORT_TOKEN": token,
             "OVERLANE_STORAGE": str(self._settings.storage),
         }

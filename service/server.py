@@ -70,13 +70,12 @@ def _start(settings: Settings, stack: ExitStack) -> ControlPlane:
     # The port first: it is the cheapest thing to be wrong.
     listener = stack.enter_context(_listen(settings.host, settings.port))
     stack.enter_context(HomeLock(settings.home))
-    port = listener.getsockname()[1]
-    settings = settings.model_copy(update={"port": port})
+    settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     app = create_app(settings, _gateway(settings, stack))
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
-    plane = ControlPlane(f"http://{_in_url(settings.host)}:{port}", server, thread)
+    plane = ControlPlane(settings.url, server, thread)
     stack.callback(plane.stop)
     thread.start()
     _wait_until_up(server, thread)
@@ -153,7 +152,3 @@ def _wait_until_up(server: uvicorn.Server, thread: threading.Thread) -> None:
             break
         pause.wait(0.05)
     raise ServerError("the HTTP server did not start; the log says why")
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

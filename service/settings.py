@@ -5,10 +5,11 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_PORT = 8420
 
@@ -24,7 +25,8 @@ class Settings(BaseSettings):
     the HTTP address of an existing cluster's dashboard (`http://head:8265`); without it the service starts a Ray head
     of its own with `cluster_cpus` CPUs. `ray_token_file` holds that cluster's token, if it asks for one. `report_url`
     is where the jobs reach this service; by default the address it listens on. `entrypoint` is the command that Ray
-    runs for a job. `allowed_hosts` are further names under which a browser may address the service.
+    runs for a job. `allowed_hosts` are further names under which the service may be addressed, separated by commas;
+    the one in `report_url` is always among them.
     """
 
     model_config = SettingsConfigDict(env_prefix="OVERLANE_", frozen=True, extra="ignore")
@@ -34,17 +36,22 @@ class Settings(BaseSettings):
     home: Path = Path(".overlane")
     ray_address: str | None = Field(default=None, pattern=r"^https?://[^/]+/?$")
     ray_token_file: Path | None = None
-    report_url: str | None = None
+    report_url: str | None = Field(default=None, pattern=r"^https?://[^/]+(/.*)?$")
     cluster_cpus: int = Field(default_factory=_own_cpus, ge=1)
     entrypoint: str | None = None
     dashboard: Path = Path(__file__).parent / "dashboard" / "dist"
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     tokens_file: Path | None = None
 
     @field_validator("home")
     @classmethod
     def _absolute(cls, home: Path) -> Path:
         return home.expanduser().resolve()
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _between_commas(cls, hosts: object) -> object:
+        return tuple(host.strip() for host in hosts.split(",") if host.strip()) if isinstance(hosts, str) else hosts
 
     @model_validator(mode="after")
     def _loopback_only(self) -> Self:
@@ -56,6 +63,18 @@ class Settings(BaseSettings):
                 "loopback only; use 127.0.0.1, and a tunnel or an authenticating proxy to reach it from elsewhere"
             )
         return self
+
+    @property
+    def url(self) -> str:
+        """Where the service listens."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def own_hosts(self) -> frozenset[str]:
+        """Names, beside the loopback ones, that requests may carry."""
+        reported_to = urlsplit(self.report_url or "").hostname
+        return frozenset((*self.allowed_hosts, reported_to) if reported_to else self.allowed_hosts)
 
     @property
     def job_command(self) -> str:

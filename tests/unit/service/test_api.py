@@ -258,7 +258,15 @@ async def test_an_unexpected_error_tells_nothing_of_the_inside(plane: Plane, mon
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}, {"Origin": "https://evil.example"}]
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "[127.0.0.1"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://[::1"},
+    ],
 )
 async def test_pages_of_others_cannot_use_the_service(plane: Plane, headers: dict[str, str]) -> None:
     job_id = await plane.submit()
@@ -309,10 +317,10 @@ async def test_the_page_is_served(settings: Settings) -> None:
     app.state.services = Services.build(settings, database, ray)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8420") as http:
-        for path in ("/", "/jobs/job-1"):
-            answer = await http.get(path, headers={"Accept": "text/html"})
-            assert (answer.status_code, answer.text) == (200, "<title>Overlane</title>")
-            assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+        answer = await http.get("/", headers={"Accept": "text/html"})
+        assert (answer.status_code, answer.text) == (200, "<title>Overlane</title>")
+        assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+        problem(await http.get("/v1/nothing", headers={"Accept": "text/html"}), ProblemType.NOT_FOUND)
         assert (await http.get("/app.js")).text == "1"
         problem(await http.get("/missing.js"), ProblemType.NOT_FOUND)
         problem(await http.put("/v1/jobs", json=JOB), ProblemType.METHOD_NOT_ALLOWED)

@@ -38,6 +38,20 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (Settings().database, Settings().port) == (tmp_path / "overlane.db", 9000)
 
 
+def test_names_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLANE_ALLOWED_HOSTS", "one.example, two.example")
+    assert Settings().allowed_hosts == ("one.example", "two.example")
+    settings = Settings(report_url="https://overlane.svc:8443/prefix")
+    assert settings.own_hosts == {"one.example", "two.example", "overlane.svc"}
+    with pytest.raises(ValidationError, match="report_url"):
+        Settings(report_url="overlane.svc")
+
+
+def test_the_address_of_the_service() -> None:
+    assert Settings(port=1).url == "http://127.0.0.1:1"
+    assert Settings(host="::1", port=1).url == "http://[::1]:1"
+
+
 @pytest.mark.parametrize("address", ["head:8265", "ray://head:10001", "http://head:8265/path"])
 def test_only_an_http_address_is_one_of_ray(address: str) -> None:
     with pytest.raises(ValidationError, match="ray_address"):
