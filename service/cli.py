@@ -1,6 +1,7 @@
 """The command `overlane`. Exit status: 0 done, 1 the job or the service says no, 2 bad usage or invalid job file."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -15,12 +16,9 @@ from rich.live import Live
 
 from service import log
 from service.client import Client, ServiceError, ServiceUnreachableError
-from service.cluster import ClusterError
-from service.home import HomeInUseError
 from service.models import Job, JobState
 from service.problems import ProblemType
-from service.server import PortTakenError, ServerError, control_plane, interruptible
-from service.settings import DEFAULT_PORT, Settings
+from service.settings import DEFAULT_PORT, Settings, faults_of
 from service.tables import console, job_table, jobs_table, overlap_table
 from workers.job import InvalidJob, load_job
 
@@ -33,7 +31,14 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Train TorchRec models on Ray, with the AllToAlls hidden."
 )
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="the job's id")]
+
+def _job_id(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
+        raise typer.BadParameter(f"{text!r} is no id of a job; `overlane list` shows them")
+    return text
+
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="the job's id", callback=_job_id)]
 AsJson = Annotated[bool, typer.Option("--json", help="print what the API returns")]
 Follow = Annotated[bool, typer.Option("--follow", help="print the log until the job has ended")]
 
@@ -48,25 +53,30 @@ def serve(
     ] = None,
 ) -> None:
     """Start the control plane. Options win over the environment's OVERLANE_ variables."""
+    # Half of the time that `overlane` takes to start is for this, and no other command needs it.
+    from service.server import START_ERRORS, control_plane, interruptible
+
     log.configure()
     given = {"host": host, "port": port, "home": home, "ray_address": ray_address}
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        _fail("; ".join(_setting_fault(fault["loc"], fault["msg"]) for fault in error.errors()), BAD_USAGE)
+        _fail(faults_of(error), BAD_USAGE)
     try:
         with interruptible(), control_plane(settings) as plane:
             _say(f"Overlane is up at {plane.url} (Ctrl-C stops it)")
             plane.wait()
     except KeyboardInterrupt:
         _say("stopped")
-    except (PortTakenError, HomeInUseError, ClusterError, ServerError, OSError) as error:
+    except START_ERRORS as error:
         _fail(str(error), SAID_NO)
 
 
 @app.command()
 def submit(file: Path, follow: Follow = False, as_json: AsJson = False) -> None:
     """Submit a job file."""
+    if follow and as_json:
+        _fail("--json prints one document, and --follow a log: choose one of them", BAD_USAGE)
     try:
         load_job(file)
     except InvalidJob as error:
@@ -111,7 +121,7 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
     if overlap.steps:
         screen.print(overlap_table(overlap, f"{overlap.steps} steps"))
     if job.failure is not None:
-        screen.print(job.failure.traceback, markup=False, highlight=False)
+        screen.print(job.failure.traceback, highlight=False)
 
 
 @app.command()
@@ -187,11 +197,6 @@ def _watched(client: Client, job: Job) -> RenderableType:
 def _exit_with(job: Job) -> None:
     if job.state is not JobState.SUCCEEDED:
         _fail(f"{job.id} {job.state.value}" + (f": {job.reason}" if job.reason else ""), SAID_NO)
-
-
-def _setting_fault(location: tuple[int | str, ...], message: str) -> str:
-    field = ".".join(str(part) for part in location)
-    return f"{field}: {message}" if field else message.removeprefix("Value error, ")
 
 
 def _print_json(answer: BaseModel) -> None:

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from service.models import NEXT_OFFSET_HEADER, Cluster, Job, JobPage, JobState, Overlap, StepPage
 from service.problems import ProblemDocument
+from service.settings import is_loopback
 
 _TIMEOUT_S = 30.0
 _FOLLOW_PAUSE_S = 0.5
@@ -36,7 +38,14 @@ class Client:
     def __init__(self, url: str, token: str | None = None, transport: httpx.BaseTransport | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url.rstrip("/")
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT_S, transport=transport)
+        try:
+            # A proxy of the environment leads away from this machine, so it cannot lead to loopback.
+            proxied = not is_loopback(urlsplit(self.url).hostname or "")
+            self._http = httpx.Client(
+                base_url=self.url, headers=headers, timeout=_TIMEOUT_S, transport=transport, trust_env=proxied
+            )
+        except (ValueError, httpx.InvalidURL) as error:
+            raise ServiceUnreachableError(f"{self.url!r} is no address of a service: {error}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -58,20 +67,20 @@ class Client:
         return self._ask(JobPage, "GET", "/v1/jobs", params=_given(query))
 
     def job(self, job_id: str) -> Job:
-        return self._ask(Job, "GET", f"/v1/jobs/{job_id}")
+        return self._ask(Job, "GET", _path(job_id))
 
     def stop(self, job_id: str) -> Job:
-        return self._ask(Job, "POST", f"/v1/jobs/{job_id}/stop")
+        return self._ask(Job, "POST", _path(job_id, "stop"))
 
     def delete(self, job_id: str) -> None:
-        self._send("DELETE", f"/v1/jobs/{job_id}")
+        self._send("DELETE", _path(job_id))
 
     def overlap(self, job_id: str) -> Overlap:
-        return self._ask(Overlap, "GET", f"/v1/jobs/{job_id}/overlap")
+        return self._ask(Overlap, "GET", _path(job_id, "overlap"))
 
     def steps(self, job_id: str, after: int = -1, rank: int | None = None, limit: int = 1000) -> StepPage:
         query = {"after": after, "rank": rank, "limit": limit}
-        return self._ask(StepPage, "GET", f"/v1/jobs/{job_id}/steps", params=_given(query))
+        return self._ask(StepPage, "GET", _path(job_id, "steps"), params=_given(query))
 
     def cluster(self) -> Cluster:
         return self._ask(Cluster, "GET", "/v1/cluster")
@@ -82,7 +91,7 @@ class Client:
 
     def logs(self, job_id: str, offset: int = 0) -> tuple[str, int]:
         """The log from byte `offset` on, and the offset of what comes after."""
-        response = self._send("GET", f"/v1/jobs/{job_id}/logs", params={"offset": offset})
+        response = self._send("GET", _path(job_id, "logs"), params={"offset": offset})
         return response.text, int(response.headers[NEXT_OFFSET_HEADER])
 
     def follow_logs(self, job_id: str) -> Iterator[str]:
@@ -118,6 +127,10 @@ class Client:
                 f"{self.url} answered HTTP {response.status_code}, not as Overlane"
             ) from error
         raise ServiceError(problem)
+
+
+def _path(job_id: str, room: str = "") -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}" + (f"/{room}" if room else "")
 
 
 def _given(query: dict[str, Any]) -> dict[str, Any]:

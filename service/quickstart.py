@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from service import log
 from service.client import Client, ServiceError, ServiceUnreachableError
-from service.cluster import ClusterError
-from service.home import HomeInUseError
 from service.models import Job, JobState
-from service.server import ControlPlane, PortTakenError, ServerError, control_plane, free_port, interruptible
-from service.settings import DEFAULT_PORT, Settings
+from service.server import START_ERRORS, ControlPlane, control_plane, free_port, interruptible
+from service.settings import DEFAULT_PORT, Settings, faults_of
 from service.tables import console, number, overlap_table, share
 from workers.job import InvalidJob, load_job
 
@@ -43,7 +42,7 @@ def main(
     try:
         load_job(job)
     except InvalidJob as error:
-        screen.print("\n".join(error.problems), style="red", markup=False)
+        screen.print("\n".join(error.problems), style="red")
         raise typer.Exit(INVALID) from None
     succeeded = False
     try:
@@ -56,8 +55,11 @@ def main(
     except KeyboardInterrupt:
         screen.print("Stopped.")
         raise typer.Exit(0 if succeeded else INTERRUPTED) from None
-    except (PortTakenError, HomeInUseError, ClusterError, ServerError, ServiceError, ServiceUnreachableError) as error:
-        screen.print(str(error), style="red", markup=False)
+    except ValidationError as error:
+        screen.print(faults_of(error), style="red")
+        raise typer.Exit(INVALID) from None
+    except (*START_ERRORS, ServiceError, ServiceUnreachableError) as error:
+        screen.print(str(error), style="red")
         raise typer.Exit(FAILED) from None
     raise typer.Exit(0 if succeeded else FAILED)
 
@@ -91,7 +93,12 @@ def _train(client: Client, job_file: Path, screen: Console) -> bool:
 
 def _wait(client: Client, job: Job, screen: Console) -> Job:
     """Show progress until the job has ended. On a terminal that cannot redraw, one line for each change of state."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}", markup=False),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=screen, transient=True) as progress:
         task = progress.add_task(job.state.value, total=None, figures="")
         shown: JobState | None = None
@@ -106,7 +113,7 @@ def _wait(client: Client, job: Job, screen: Console) -> Job:
                 progress.update(task, total=latest.steps, completed=latest.step + 1, figures=figures)
             time.sleep(_POLL_S)
             job = client.job(job.id)
-    screen.print(f"{job.id} {job.state.value}" + (f": {job.reason}" if job.reason else ""), markup=False)
+    screen.print(f"{job.id} {job.state.value}" + (f": {job.reason}" if job.reason else ""))
     return job
 
 
@@ -133,9 +140,9 @@ def _show_result(client: Client, job: Job, screen: Console) -> None:
         screen.print(overlap_table(overlap, f"Communication, mean per rank and step ({counted})"))
     if job.state is not JobState.SUCCEEDED:
         if job.failure is not None:
-            screen.print(job.failure.traceback, markup=False, highlight=False)
+            screen.print(job.failure.traceback, highlight=False)
         tail = client.logs(job.id)[0].splitlines()[-_LOG_LINES:]
-        screen.print("\n".join(tail), markup=False, highlight=False)
+        screen.print("\n".join(tail), highlight=False)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
+from typing import NoReturn
 
 import structlog
 import uvicorn
 
 from service.app import create_app
-from service.cluster import EmbeddedRay
+from service.cluster import ClusterError, EmbeddedRay
 from service.gateway import HttpRayGateway
-from service.home import HomeLock
+from service.home import HomeInUseError, HomeLock
 from service.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -29,7 +30,11 @@ class PortTakenError(Exception):
 
 
 class ServerError(Exception):
-    """The HTTP server did not start."""
+    """The HTTP server did not start, or ended by itself."""
+
+
+START_ERRORS = (PortTakenError, HomeInUseError, ClusterError, ServerError, OSError)
+"""What keeps a control plane from starting; each says what to do."""
 
 
 class ControlPlane:
@@ -40,10 +45,11 @@ class ControlPlane:
         self._server = server
         self._thread = thread
 
-    def wait(self) -> None:
-        """Return when the server has ended; a signal raises `KeyboardInterrupt` here."""
+    def wait(self) -> NoReturn:
+        """Wait for a signal, which raises `KeyboardInterrupt`. Raises `ServerError` if the server ends by itself."""
         while self._thread.is_alive():
             self._thread.join(timeout=1.0)
+        raise ServerError("the HTTP server has ended; the log says why")
 
     def stop(self) -> None:
         """End the server. Whatever still hangs then cannot outlive the process."""
@@ -55,8 +61,7 @@ class ControlPlane:
 def control_plane(settings: Settings) -> Iterator[ControlPlane]:
     """Start everything, and stop everything at the end of the block; on a failure nothing stays behind.
 
-    For the main thread only, since it holds signals off while it cleans up. Raises `PortTakenError`,
-    `HomeInUseError`, `ClusterError` and `ServerError`.
+    For the main thread only, since it holds signals off while it cleans up. Raises `START_ERRORS`.
     """
     stack = ExitStack()
     try:

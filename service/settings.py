@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DEFAULT_PORT = 8420
@@ -95,6 +95,15 @@ class Settings(BaseSettings):
     @property
     def storage(self) -> Path:
         return self.home / "storage"
+
+
+def faults_of(error: ValidationError) -> str:
+    """What is wrong with settings, in one line for the operator."""
+    faults = []
+    for fault in error.errors():
+        field, message = ".".join(str(part) for part in fault["loc"]), fault["msg"].removeprefix("Value error, ")
+        faults.append(f"{field}: {message}" if field else message)
+    return "; ".join(faults)
 
 
 def is_loopback(host: str) -> bool:

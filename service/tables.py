@@ -10,9 +10,9 @@ _WIDTH_OF_FILES = 160
 
 
 def console() -> Console:
-    """Standard output, as wide as the terminal is."""
-    plain = Console()
-    return plain if plain.is_terminal else Console(width=_WIDTH_OF_FILES)
+    """Standard output, as wide as the terminal is. Texts come from users and errors, so they are never markup."""
+    plain = Console(markup=False, emoji=False)
+    return plain if plain.is_terminal else Console(markup=False, emoji=False, width=_WIDTH_OF_FILES)
 
 
 def jobs_table(page: JobPage) -> Table:

@@ -124,6 +124,50 @@ def test_json_is_what_the_api_returns(service: Callable[[Answer], None]) -> None
     assert "2 workers, 2 CPUs" in output
 
 
+@pytest.mark.parametrize("job_id", ["", "..", "../../metrics", "a/b", "x?y"])
+@pytest.mark.parametrize("command", ["show", "logs", "watch", "stop", "delete"])
+def test_what_cannot_be_the_id_of_a_job_is_bad_usage(
+    service: Callable[[Answer], None], command: str, job_id: str
+) -> None:
+    service(_unreachable)
+    assert run(command, job_id)[0] == 2
+
+
+def test_json_and_a_log_do_not_mix(job_file: Path, service: Callable[[Answer], None]) -> None:
+    service(_unreachable)
+    status, output = run("submit", str(job_file), "--json", "--follow")
+    assert status == 2
+    assert "choose one" in output
+
+
+@pytest.mark.parametrize("url", ["http://a:b", "http://[::1", "nowhere", ""])
+def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("OVERLANE_URL", url)
+    status, output = run("list")
+    assert status == 1
+    assert "OVERLANE_URL" in output
+
+
+def test_a_reason_is_never_read_as_markup(service: Callable[[Answer], None]) -> None:
+    reason = "[/tmp/x] :smile: [bold]no[/bold]"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        shown = JOB | {"state": "failed", "reason": reason}
+        return httpx.Response(200, json=NO_OVERLAP if request.url.path.endswith("/overlap") else shown)
+
+    service(answer)
+    status, output = run("show", "job-1")
+    assert status == 0
+    assert reason in output
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8420", "http://localhost:8420", "http://[::1]:8420"])
+def test_no_proxy_stands_before_loopback(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
+    assert Client(url)._http._mounts == {}
+    assert Client("http://overlane.test")._http._mounts != {}
+
+
 @pytest.mark.parametrize("arguments", [["serve", "--host", "0.0.0.0"], ["serve", "--port", "70000"], ["frobnicate"]])
 def test_bad_usage(arguments: list[str]) -> None:
     assert run(*arguments)[0] == 2
