@@ -134,7 +134,7 @@ class Delivery:
             response = await self._client.post(
                 self._path, content=batch.model_dump_json(), headers={"Content-Type": "application/json"}
             )
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             log.debug("the control plane cannot be reached", error=str(error))
             return Answer.AWAY
         status = response.status_code

@@ -45,7 +45,11 @@ class Monitor:
             self._outbox.close()
         else:
             client = httpx.AsyncClient(
-                base_url=destination.url, headers={"Authorization": f"Bearer {destination.token}"}, timeout=10.0
+                base_url=destination.url,
+                headers={"Authorization": f"Bearer {destination.token}"},
+                timeout=10.0,
+                # Jobs reach the control plane directly: a proxy of the environment leads out of the cluster.
+                trust_env=False,
             )
             self._delivery = Delivery(self._outbox, client, job_id)
 
@@ -83,6 +87,10 @@ class Monitor:
                 await self._idle.wait()
         except TimeoutError:
             return False
+        if self._task is not None:
+            # The actor ends soon, and asyncio would complain about a task that still waits then.
+            self._task.cancel()
+            self._task = None
         return True
 
     def _wake(self) -> None:

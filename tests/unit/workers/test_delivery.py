@@ -94,6 +94,20 @@ def test_a_service_that_is_away_gets_the_same_batch_again_later_and_later() -> N
     assert len({request.content for request in service.requests}) == 1
 
 
+def test_an_answer_that_makes_no_sense_is_no_delivery() -> None:
+    service = Service()
+
+    def garbled(request: httpx.Request) -> httpx.Response:
+        if not service.requests:
+            service.requests.append(request)
+            raise httpx.DecodingError("not gzip", request=request)
+        return service(request)
+
+    wanted, pauses = drain(filled(1), garbled)
+    assert (wanted, pauses) == (True, [0.25])
+    assert [[each.step for each in batch.samples] for batch in service.batches] == [[0], [0]]
+
+
 def test_a_batch_that_is_refused_is_counted_and_the_next_one_tried() -> None:
     service, outbox = Service(422), filled(4)
     assert drain(outbox, service) == (True, [])
