@@ -39,6 +39,10 @@ _PROGRESS_EVERY_S = 3.0
 _DELIVERY_TIMEOUT_S = 20.0
 
 
+class NoClusterError(Exception):
+    """The Ray cluster that was named does not answer."""
+
+
 def drive(run: Run) -> ExitStatus:
     """Run the job to its end and return the exit status. Ctrl-C, SIGINT and SIGTERM stop it."""
     out = terminal.console()
@@ -48,6 +52,9 @@ def drive(run: Run) -> ExitStatus:
         _connect()
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         return _drive(run, out)
+    except NoClusterError as error:
+        terminal.show_failure(out, JobFailure(message=str(error), traceback=""))
+        return ExitStatus.FAILED
     except (KeyboardInterrupt, SystemExit):
         # Ray Train answers a SIGINT by ending the worker group, and then this process.
         out.print("stopped")
@@ -55,11 +62,22 @@ def drive(run: Run) -> ExitStatus:
 
 
 def _connect() -> None:
-    """Join the cluster that RAY_ADDRESS names (Ray sets it under `ray job submit`); without it, start one here."""
-    if "RAY_ADDRESS" not in os.environ:
+    """Join the cluster that RAY_ADDRESS names (Ray sets it under `ray job submit`); without it, start one here.
+
+    Raises `NoClusterError` if that cluster does not answer.
+    """
+    address = None
+    if not os.environ.get("RAY_ADDRESS"):
+        # Not None: Ray would join whatever cluster somebody has started last on this machine.
+        address = "local"
         # A cluster of its own would write a token file, which other clusters on this machine then pick up.
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    ray.init(namespace=NAMESPACE, log_to_driver=True, configure_logging=False)
+    try:
+        ray.init(address, namespace=NAMESPACE, log_to_driver=True, configure_logging=False)
+    except ConnectionError as error:
+        raise NoClusterError(
+            f"no Ray cluster answers at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: {error}"
+        ) from error
 
 
 def _drive(run: Run, out: Console) -> ExitStatus:
