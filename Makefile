@@ -57,5 +57,5 @@ lock: setup  ## write the installed versions into requirements/lock.txt
 
 clean:  ## remove what make created, and Ray's session folder
 	test ! -x $(BIN)/python || $(BIN)/python -m service.cluster clean --home $(STATE) || true
-	rm -rf $(VENV) $(STATE) $(DASHBOARD)/node_modules $(DASHBOARD)/dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
+	rm -rf $(VENV) $(STATE) $(DASHBOARD)/node_modules $(DASHBOARD)/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

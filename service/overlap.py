@@ -11,9 +11,7 @@ from sqlalchemy import Row
 from service.models import CollectiveOverlap, Overlap, RankOverlap, Spread
 from service.store.packing import NAMES, PARTITIONS, unpack_all
 from service.store.steps import FIGURES
-
-WARMUP_STEPS = 3
-WARMUP_NEEDS_MORE_THAN = 10
+from workers.reports import WARMUP_NEEDS_MORE_THAN, WARMUP_STEPS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -6,6 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.report import StepReport
 
+WARMUP_STEPS = 3
+"""So many steps at the start of every attempt are left out of means and percentiles, ..."""
+WARMUP_NEEDS_MORE_THAN = 10
+"""... once a job has more steps than this."""
+
 
 class StepSample(StepReport):
     """A step report with what the training loop knows beside it.

@@ -4,9 +4,9 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from pipeline.report import CollectiveName, Partition
-from workers.reports import JobPlan, StepSample
+from workers.reports import WARMUP_NEEDS_MORE_THAN, WARMUP_STEPS, JobPlan, StepSample
 
-WARM_UP_STEPS = 3
+_MAX_INCOMPLETE = 10_000
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class Summary:
-    """What all ranks measured. The first `warm_up_steps` steps of the run are left out if there are more than ten."""
+    """What all ranks measured. The first `warmup_steps` steps of every attempt are left out."""
 
     totals: Totals
-    warm_up_steps: int
+    warmup_steps: int
     first_loss: float | None
     last_loss: float | None
 
@@ -94,6 +94,7 @@ class Tally:
         self._recent: deque[tuple[int, float]] = deque(maxlen=20)
         self._progress: Progress | None = None
         self._first_loss: float | None = None
+        self._first_step: dict[int, int] = {}
         self._steps = 0
 
     @property
@@ -105,7 +106,8 @@ class Tally:
         """Add samples of one rank in a run of `world_size` ranks."""
         for sample in samples:
             self._all.add(sample)
-            if sample.step >= WARM_UP_STEPS:
+            first = self._first_step.setdefault(sample.attempt, sample.step)
+            if sample.step >= first + WARMUP_STEPS:
                 self._warm.add(sample)
             self._steps = max(self._steps, sample.step + 1)
             key = (sample.attempt, sample.step)
@@ -115,13 +117,16 @@ class Tally:
                 self._complete(together)
                 # Samples can be dropped on the way, so some steps never become complete: forget the older ones.
                 self._incomplete = {other: rest for other, rest in self._incomplete.items() if other > key}
+            elif len(self._incomplete) > _MAX_INCOMPLETE:
+                # A rank that reports nothing any more must not fill the memory with what the others report.
+                del self._incomplete[min(self._incomplete)]
 
     def summary(self) -> Summary:
         """The totals so far."""
-        warm_up = WARM_UP_STEPS if self._steps > 10 else 0
-        totals = self._warm if warm_up else self._all
+        warmup = WARMUP_STEPS if self._steps > WARMUP_NEEDS_MORE_THAN else 0
+        totals = self._warm if warmup else self._all
         last = self._progress.loss if self._progress else None
-        return Summary(totals, warm_up, self._first_loss, last)
+        return Summary(totals, warmup, self._first_loss, last)
 
     def _complete(self, samples: list[StepSample]) -> None:
         count = len(samples)

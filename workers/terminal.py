@@ -72,8 +72,8 @@ def _show_table(out: Console, job_id: str, summary: Summary) -> None:
         overlap = _percent(times.comm_overlap)
         table.add_row(label, f"{ms:.2f}", f"{exposed_ms:.2f}", overlap, f"{sent / 1024:.1f}")
     out.print(table)
-    if summary.warm_up_steps:
-        out.print(f"The first {summary.warm_up_steps} steps are left out of the table as warm-up.")
+    if summary.warmup_steps:
+        out.print(f"The first {summary.warmup_steps} steps are left out of the table as warm-up.")
     if totals.overlapped_ids is not None and totals.ids:
         out.print(f"id overlap: {_percent(totals.overlapped_ids / totals.ids)}")
 

@@ -34,14 +34,29 @@ def test_steps_that_stay_incomplete_are_forgotten() -> None:
     assert not tally._incomplete
 
 
+def test_a_rank_that_reports_nothing_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.tally._MAX_INCOMPLETE", 5)
+    tally = Tally()
+    tally.add([sample(step) for step in range(20)], world_size=2)
+    assert [step for _, step in tally._incomplete] == [15, 16, 17, 18, 19]
+
+
+def test_every_attempt_warms_up() -> None:
+    tally = Tally()
+    tally.add([sample(step) for step in range(12)], world_size=1)
+    tally.add([sample(step, step_ms=1000.0, attempt=1) for step in range(10, 13)], world_size=1)
+    tally.add([sample(13, attempt=1)], world_size=1)
+    assert (tally.summary().totals.step_ms, tally.summary().totals.rank_steps) == (100, 10)
+
+
 def test_the_first_steps_are_warm_up_in_a_long_run_only() -> None:
     slow = [sample(step, step_ms=1000.0) for step in range(3)]
     tally = Tally()
     tally.add(slow, world_size=1)
-    assert (tally.summary().totals.step_ms, tally.summary().warm_up_steps) == (3000, 0)
+    assert (tally.summary().totals.step_ms, tally.summary().warmup_steps) == (3000, 0)
     tally.add([sample(step) for step in range(3, 20)], world_size=1)
     summary = tally.summary()
-    assert (summary.totals.step_ms, summary.totals.rank_steps, summary.warm_up_steps) == (170, 17, 3)
+    assert (summary.totals.step_ms, summary.totals.rank_steps, summary.warmup_steps) == (170, 17, 3)
     assert summary.totals.collectives[CollectiveName.EMBEDDING, Partition.OL].comm_overlap == pytest.approx(0.75)
     assert summary.totals.overlapped_ids == 17 * 5
 

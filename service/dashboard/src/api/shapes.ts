@@ -126,7 +126,7 @@ export interface RankOverlap {
   collectives: CollectiveOverlap[];
 }
 
-/** `steps` counts the steps behind the figures; the first `warmup_steps` of each attempt are left out. */
+/** `steps` counts the steps behind the figures, `warmup_steps` those that are left out: the first of each attempt. */
 export interface Overlap {
   steps: number;
   warmup_steps: number;

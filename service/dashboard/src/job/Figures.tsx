@@ -49,7 +49,7 @@ export function Figures({ overlap, latest }: Props) {
       </dl>
       <p class="quiet foot">
         Means over {integer(overlap.steps)} steps and {integer(overlap.ranks.length)} ranks
-        {overlap.warmup_steps > 0 && `, the first ${overlap.warmup_steps} steps (warm-up) left out`}; “last” is the
+        {overlap.warmup_steps > 0 && `, ${overlap.warmup_steps} warm-up steps left out`}; “last” is the
         newest step that every rank has reported.
       </p>
     </section>
