@@ -1,7 +1,7 @@
 """What telemetry costs a training step: the MovieLens job on two ranks, telemetry on and off taking turns.
 
-On is what `workers.loop` does after each step: report, sample, record; and behind it the sender's thread, the monitor
-actor, and its delivery by HTTP, all on this machine. Off is the same loop without any of it.
+On is what `workers.training.loop` does after each step: report, sample, record; and behind it the sender's thread, the
+monitor actor, and its delivery by HTTP, all on this machine. Off is the same loop without any of it.
 """
 
 import os
@@ -20,7 +20,7 @@ import ray
 
 from benchmarks.results import Ratio, Result
 from workers.job import JobSpec, load_job
-from workers.monitor import Destination, MonitorLink, start_monitor
+from workers.telemetry.monitor import Destination, MonitorLink, start_monitor
 
 JOB = Path(__file__).parent.parent / "examples" / "movielens.yaml"
 RANKS, WARM_UP, BLOCK, TURNS = 2, 60, 100, 40
@@ -85,11 +85,11 @@ class Rank:
         import torch.distributed as dist
 
         from pipeline import TrainPipeline
-        from workers.batches import to_batch
         from workers.models import build_model
-        from workers.sharded import shard
         from workers.sources import open_source
-        from workers.telemetry import Telemetry
+        from workers.telemetry.sender import Telemetry
+        from workers.training.batches import to_batch
+        from workers.training.sharded import shard
 
         torch.set_num_threads(1)
         dist.init_process_group(
@@ -106,7 +106,7 @@ class Rank:
 
     def block(self, telemetry: bool, steps: int) -> float:
         """Train some steps; milliseconds of each in the mean."""
-        from workers.loop import step_sample
+        from workers.training.loop import step_sample
 
         begin = time.perf_counter()
         for _ in range(steps):

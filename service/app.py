@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 
 from service import problems
 from service.browser import BrowserGuard
-from service.gateway import RayGateway
+from service.cluster.gateway import RayGateway
 from service.routers import internal, jobs, observe, operations
 from service.services import Services
 from service.settings import Settings

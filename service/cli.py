@@ -19,7 +19,7 @@ from service.client import Client, ServiceError, ServiceUnreachableError
 from service.models import Job, JobState
 from service.problems import ProblemType
 from service.settings import DEFAULT_PORT, Settings, faults_of
-from service.tables import console, job_table, jobs_table, overlap_table
+from service.terminal import console, job_table, jobs_table, overlap_table
 from workers.job import InvalidJob, load_job
 
 SAID_NO = 1

@@ -2,14 +2,14 @@
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.capacity import free_resources
-from service.gateway import RayGateway, RayResources, RayUnavailableError
-from service.metrics import exposition
+from service.cluster.gateway import RayGateway, RayResources, RayUnavailableError
+from service.jobs.capacity import free_resources
 from service.models import Cluster, ClusterResources, JobState, NodeInfo
 from service.problems import FieldError, Problem, ProblemType
 from service.store.database import Database
 from service.store.jobs import JobStore
 from service.store.steps import StepStore
+from service.telemetry.metrics import exposition
 
 
 class Operations:

@@ -21,7 +21,7 @@ from service.client import Client, ServiceError, ServiceUnreachableError
 from service.models import Job, JobState
 from service.server import START_ERRORS, ControlPlane, control_plane, free_port, interruptible
 from service.settings import DEFAULT_PORT, Settings, faults_of
-from service.tables import console, number, overlap_table, share
+from service.terminal import console, number, overlap_table, share
 from workers.job import InvalidJob, load_job
 
 FAILED = 1

@@ -12,8 +12,8 @@ import structlog
 import uvicorn
 
 from service.app import create_app
-from service.cluster import ClusterError, EmbeddedRay
-from service.gateway import HttpRayGateway
+from service.cluster.embedded import ClusterError, EmbeddedRay
+from service.cluster.gateway import HttpRayGateway
 from service.home import HomeInUseError, HomeLock
 from service.settings import Settings
 

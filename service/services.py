@@ -7,16 +7,16 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.gateway import RayGateway
-from service.jobs import JobService
-from service.logs import LogReader
+from service.cluster.gateway import RayGateway
+from service.jobs.actions import JobService
+from service.jobs.logs import LogReader
+from service.jobs.reconciler import Reconciler, ReconcilerLoop
 from service.operations import Operations
-from service.reconciler import Reconciler, ReconcilerLoop
 from service.settings import Settings
 from service.store.database import Database
 from service.store.jobs import JobStore
 from service.store.steps import StepStore
-from service.telemetry import Telemetry
+from service.telemetry.reports import Telemetry
 
 
 def utc_now() -> datetime:

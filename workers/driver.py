@@ -19,11 +19,11 @@ from workers import terminal
 from workers.capacity import find_shortage
 from workers.failures import describe
 from workers.job import Backend
-from workers.monitor import NAMESPACE, Destination, start_monitor
 from workers.rank import Outcome, run_rank
 from workers.reports import JobFailure, JobResult
 from workers.run import ExitStatus, Run
-from workers.tally import Status
+from workers.telemetry.monitor import NAMESPACE, Destination, start_monitor
+from workers.telemetry.tally import Status
 
 log = structlog.get_logger(__name__)
 

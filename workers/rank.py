@@ -12,7 +12,7 @@ from workers.job import InvalidJob, JobSpec
 from workers.reports import JobFailure, JobResult
 
 if TYPE_CHECKING:
-    from workers.monitor import MonitorLink
+    from workers.telemetry.monitor import MonitorLink
 
 log = structlog.get_logger(__name__)
 
@@ -45,10 +45,10 @@ def _train(job: JobSpec, job_id: str) -> JobResult:
     import torch
 
     _quiet_libraries()
-    from workers.checkpoint import RayCheckpoints
-    from workers.loop import train
-    from workers.monitor import MonitorLink
-    from workers.telemetry import Telemetry
+    from workers.telemetry.monitor import MonitorLink
+    from workers.telemetry.sender import Telemetry
+    from workers.training.checkpoint import RayCheckpoints
+    from workers.training.loop import train
 
     torch.set_num_threads(max(1, int(job.workers.cpus)))
     rank = ray.train.get_context().get_world_rank()

@@ -5,7 +5,7 @@ from rich.table import Table
 
 from pipeline.report import CollectiveName
 from workers.reports import JobFailure, JobPlan, JobResult
-from workers.tally import Progress, Status, Summary
+from workers.telemetry.tally import Progress, Status, Summary
 
 
 def console() -> Console:

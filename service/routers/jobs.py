@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from service.jobs import invalid_job
+from service.jobs.actions import invalid_job
 from service.models import Job, JobPage, JobState
 from service.problems import Problem, ProblemDocument, ProblemType
 from service.routers.body import read_body

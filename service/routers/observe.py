@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import format_sse_event
 
-from service.gateway import RayUnavailableError
+from service.cluster.gateway import RayUnavailableError
 from service.models import NEXT_OFFSET_HEADER, JobState, Overlap, StepPage
 from service.problems import Problem, ProblemDocument, ProblemType
 from service.services import Services, Used

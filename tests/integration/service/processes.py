@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from service.cluster import MARK, private_folder_of
+from service.cluster.embedded import MARK, private_folder_of
 
 
 def of_home(home: Path) -> list[int]:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from service.client import Client
-from service.cluster import private_folder_of
+from service.cluster.embedded import private_folder_of
 from service.models import Job, JobState
 from service.server import control_plane
 from service.settings import Settings

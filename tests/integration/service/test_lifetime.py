@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster import private_folder_of
+from service.cluster.embedded import private_folder_of
 from service.home import HomeLock
 from tests.integration.service.processes import of_home
 

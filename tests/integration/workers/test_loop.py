@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
-from workers.checkpoint import read_state, write_part
 from workers.job import InvalidJob, parse_job
-from workers.loop import train
 from workers.models import build_model
 from workers.reports import JobPlan, StepSample
-from workers.sharded import ShardedModel, shard
 from workers.sources import open_source
-from workers.telemetry import Fate, Telemetry
+from workers.telemetry.sender import Fate, Telemetry
+from workers.training.checkpoint import read_state, write_part
+from workers.training.loop import train
+from workers.training.sharded import ShardedModel, shard
 
 JOB: dict[str, Any] = {
     "name": "small",

@@ -8,9 +8,9 @@ import ray
 
 from tests.integration.workers.conftest import TOKEN, Listener
 from tests.unit.workers.samples import sample
-from workers.monitor import Destination, MonitorLink, start_monitor
 from workers.reports import JobPlan
-from workers.telemetry import Fate, Limits, Telemetry
+from workers.telemetry.monitor import Destination, MonitorLink, start_monitor
+from workers.telemetry.sender import Fate, Limits, Telemetry
 
 PLAN = JobPlan(steps=4, world_size=1, prioritized={}, not_prioritized={})
 

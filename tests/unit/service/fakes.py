@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from service.gateway import (
+from service.cluster.gateway import (
     RayJob,
     RayNode,
     RayRefusedError,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from service.app import create_app
-from service.gateway import RayStatus
+from service.cluster.gateway import RayStatus
 from service.problems import MEDIA_TYPE, ProblemType
 from service.services import Services
 from service.settings import Settings

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from service.gateway import (
+from service.cluster.gateway import (
     HttpRayGateway,
     RayJob,
     RayNode,

@@ -4,8 +4,8 @@ import httpx
 import pytest
 from structlog.typing import EventDict
 
-from service import logs
-from service.gateway import RayStatus
+from service.cluster.gateway import RayStatus
+from service.jobs import logs
 from service.models import NEXT_OFFSET_HEADER
 from service.problems import ProblemType
 from tests.unit.service.conftest import Plane

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.gateway import RayJob, RayStatus
+from service.cluster.gateway import RayJob, RayStatus
 from service.models import JobState
 from tests.unit.service.conftest import Plane
 from tests.unit.service.fakes import sample

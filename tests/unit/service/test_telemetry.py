@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.gateway import RayStatus
+from service.cluster.gateway import RayStatus
 from service.problems import ProblemType
 from tests.unit.service.conftest import Plane
 from tests.unit.service.fakes import collective, sample

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import httpx
 
 from tests.unit.workers.samples import sample
-from workers.delivery import Delivery, Outbox
 from workers.reports import JobFailure, JobPlan, JobResult, ReportBatch
+from workers.telemetry.delivery import Delivery, Outbox
 
 PLAN = JobPlan(steps=3, world_size=2, prioritized={"embeddings": "row_wise"}, not_prioritized={})
 RESULT = JobResult(steps=3, samples=24, seconds=1.0, loss=0.5, metrics={"auc": 0.7}, checkpoint=None)

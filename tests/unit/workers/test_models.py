@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from workers.batches import BatchFeed, to_batch
 from workers.job import InvalidJob, ModelSpec
 from workers.models import SequenceRanker, build_model, sequence_ranker
 from workers.sources.schema import Feature, Ragged, Samples, Schema, Table
+from workers.training.batches import BatchFeed, to_batch
 
 SCHEMA = Schema(
     tables=(Table("user", 5), Table("item", 9)),

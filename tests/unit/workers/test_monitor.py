@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from tests.unit.workers.samples import sample
-from workers.delivery import Delivery
-from workers.monitor import Destination, Monitor
 from workers.reports import ReportBatch
+from workers.telemetry.delivery import Delivery
+from workers.telemetry.monitor import Destination, Monitor
 
 
 def drive(what: Callable[[Monitor], Awaitable[None]]) -> list[int]:

@@ -9,7 +9,7 @@ from pipeline.report import CollectiveName, Partition
 from tests.unit.workers.samples import sample
 from workers import terminal
 from workers.reports import JobPlan, JobResult
-from workers.tally import Status, Tally
+from workers.telemetry.tally import Status, Tally
 
 PLAN = JobPlan(steps=20, world_size=2, prioritized={}, not_prioritized={})
 RESULT = JobResult(steps=20, samples=320, seconds=1.0, loss=0.25, metrics={"auc": None}, checkpoint="/runs/[1]")
@@ -35,7 +35,7 @@ def test_steps_that_stay_incomplete_are_forgotten() -> None:
 
 
 def test_a_rank_that_reports_nothing_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.tally._MAX_INCOMPLETE", 5)
+    monkeypatch.setattr("workers.telemetry.tally._MAX_INCOMPLETE", 5)
     tally = Tally()
     tally.add([sample(step) for step in range(20)], world_size=2)
     assert [step for _, step in tally._incomplete] == [15, 16, 17, 18, 19]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.workers.samples import sample
 from workers.reports import JobPlan, StepSample
-from workers.telemetry import Fate, Limits, Telemetry
+from workers.telemetry.sender import Fate, Limits, Telemetry
 
 LIMITS = Limits(waiting=6, batch=2, under_way=2)
 

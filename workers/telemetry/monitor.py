@@ -12,10 +12,10 @@ import httpx
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from workers.delivery import Delivery, Outbox
 from workers.reports import JobFailure, JobPlan, JobResult, StepSample
-from workers.tally import Status, Summary, Tally
-from workers.telemetry import Fate
+from workers.telemetry.delivery import Delivery, Outbox
+from workers.telemetry.sender import Fate
+from workers.telemetry.tally import Status, Summary, Tally
 
 NAMESPACE = "overlane"
 _PACE_S = 1.0
@@ -147,11 +147,11 @@ class MonitorLink:
         return attempt
 
     def send(self, rank: int, attempt: int, samples: list[StepSample], dropped: int) -> Any:
-        """See `workers.telemetry.Link`."""
+        """See `workers.telemetry.sender.Link`."""
         return self._monitor().ingest.remote(rank, attempt, samples, dropped)
 
     def fate(self, ticket: Any) -> Fate:
-        """See `workers.telemetry.Link`."""
+        """See `workers.telemetry.sender.Link`."""
         ready, _ = ray.wait([ticket], timeout=0)
         if not ready:
             return Fate.PENDING
@@ -162,7 +162,7 @@ class MonitorLink:
         return Fate.ARRIVED
 
     def announce(self, plan: JobPlan) -> None:
-        """See `workers.telemetry.Link`."""
+        """See `workers.telemetry.sender.Link`."""
         self._monitor().announce.remote(plan)
 
     def _monitor(self) -> Any:

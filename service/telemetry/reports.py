@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pydantic import ValidationError
 from sqlalchemy.exc import IntegrityError
 
+from service.jobs.tokens import is_token
 from service.models import LatestStep, Overlap, StepPage, StoredStep
-from service.overlap import overlap_of
 from service.problems import FieldError, Problem, ProblemType
 from service.store.jobs import JobRecord, JobStore
 from service.store.steps import StepStore
-from service.tokens import is_token
+from service.telemetry.overlap import overlap_of
 from workers.reports import ReportBatch, StepSample
 
 

@@ -16,8 +16,7 @@ from typing import Unpack
 
 import structlog
 
-from service.capacity import free_resources, never_fits, waits_for
-from service.gateway import (
+from service.cluster.gateway import (
     RayGateway,
     RayJob,
     RayRefusedError,
@@ -26,11 +25,12 @@ from service.gateway import (
     RaySubmission,
     RayUnavailableError,
 )
-from service.logs import LogReader
+from service.jobs.capacity import free_resources, never_fits, waits_for
+from service.jobs.logs import LogReader
+from service.jobs.tokens import hash_token, new_token
 from service.models import JobState
 from service.settings import Settings
 from service.store.jobs import ACTIVE_STATES, JobChange, JobRecord, JobStore
-from service.tokens import hash_token, new_token
 from workers.job import JobSpec
 
 log = structlog.get_logger(__name__)

@@ -13,16 +13,16 @@ from torch import nn
 from torchrec.datasets.utils import Batch
 
 from pipeline import StepReport, TrainPipeline
-from workers.batches import BatchFeed
-from workers.checkpoint import Checkpoints
-from workers.evaluate import held_out_metrics
 from workers.job import InvalidJob, JobSpec
 from workers.models import LossLogitsLabels, build_model
 from workers.reports import JobPlan, StepSample
-from workers.sharded import shard
 from workers.sources import open_source
 from workers.sources.schema import Samples, Source
-from workers.telemetry import Telemetry
+from workers.telemetry.sender import Telemetry
+from workers.training.batches import BatchFeed
+from workers.training.checkpoint import Checkpoints
+from workers.training.evaluate import held_out_metrics
+from workers.training.sharded import shard
 
 Pipeline = TrainPipeline[Batch, LossLogitsLabels]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from service.gateway import RayResources
+from service.cluster.gateway import RayResources
 from service.models import Resources
 from workers.capacity import COUNTED_RESOURCES, find_shortage, group_resources, named, units
 from workers.job import JobSpec

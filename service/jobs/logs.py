@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from service.gateway import RayGateway, RayUnavailableError
+from service.cluster.gateway import RayGateway, RayUnavailableError
 from service.models import JobState
 
 log = structlog.get_logger(__name__)

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import structlog
 
-from service.capacity import never_fits, resources_of
-from service.gateway import RayGateway, RayUnavailableError
-from service.logs import LogReader
+from service.cluster.gateway import RayGateway, RayUnavailableError
+from service.jobs.capacity import never_fits, resources_of
+from service.jobs.logs import LogReader
 from service.models import Job, JobPage, JobState
 from service.problems import FieldError, Problem, ProblemType
 from service.store.jobs import DuplicateKeyError, JobRecord, JobStore, Submission
-from service.telemetry import Telemetry
+from service.telemetry.reports import Telemetry
 from workers.job import InvalidJob, JobSpec
 from workers.sources import check
 

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from workers.sharded import ShardedModel
+from workers.training.sharded import ShardedModel
 
 
 class Checkpoints(Protocol):

@@ -3,8 +3,6 @@
 It runs as a `ray start --head --block` child in its own session, so that a Ctrl-C in the terminal does not reach it.
 Every process of the cluster inherits the variable OVERLANE_CLUSTER; that is how what is left of one is found and ended,
 also after a crash. Ray listens on every interface of the machine, hence the token.
-
-`python -m service.cluster clean --home DIR` removes everything that a control plane left behind.
 """
 
 import hashlib
@@ -22,9 +20,6 @@ from pathlib import Path
 import httpx
 import psutil
 import structlog
-import typer
-
-from service.home import HomeInUseError, HomeLock
 
 MARK = "OVERLANE_CLUSTER"
 OBJECT_STORE_BYTES = 256 * 1024**2
@@ -187,28 +182,3 @@ def _make_private(folder: Path) -> None:
     if folder.stat().st_uid != os.getuid():
         raise ClusterError(f"{folder} belongs to another user; remove it")
     folder.chmod(0o700)
-
-
-cli = typer.Typer(add_completion=False, help="The embedded Ray of a control plane.")
-
-
-@cli.callback()
-def _group() -> None:
-    """Keep `clean` a subcommand."""
-
-
-@cli.command()
-def clean(home: Path = typer.Option(..., help="the control plane's folder")) -> None:
-    """Remove a control plane's state and whatever is left of its Ray head."""
-    try:
-        with HomeLock(home.resolve()):
-            killed = remove_cluster(private_folder_of(home))
-            shutil.rmtree(home.resolve())
-    except (HomeInUseError, ClusterError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
-    typer.echo(f"removed {home}" + (f", ended {killed} processes of its Ray head" if killed else ""))
-
-
-if __name__ == "__main__":
-    cli()

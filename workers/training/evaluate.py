@@ -5,8 +5,8 @@ import torch.distributed as dist
 from torch import nn
 from torchmetrics.functional.classification import binary_auroc
 
-from workers.batches import to_batch
 from workers.sources.schema import Source
+from workers.training.batches import to_batch
 
 
 def held_out_metrics(
