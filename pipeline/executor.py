@@ -112,7 +112,9 @@ class Executor:
         values: dict[Need, Any] = {}
         for need in stage.needs:
             output = self._outputs.get((batch + need.delta, need.stage))
-            assert output is not None or not self._kept(batch + need.delta, need.stage), f"{stage}({batch}) lacks {need}"
+            assert output is not None or not self._kept(batch + need.delta, need.stage), (
+                f"{stage}({batch}) lacks {need}"
+            )
             if output is not None:
                 self._runtime.fence(stage.lane, output)
             values[need] = output.value if output is not None else None
