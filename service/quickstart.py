@@ -47,7 +47,7 @@ def main(
     succeeded = False
     try:
         with interruptible(), _service_log(home), _control_plane(home, screen) as plane, Client(plane.url) as client:
-            succeeded = _train(client, job, screen)
+            succeeded = _train(plane, client, job, screen)
             screen.print(f"Dashboard: {plane.url}/", soft_wrap=True)
             if not leave:
                 screen.print("The service stays up; Ctrl-C stops it and its Ray.")
@@ -82,16 +82,16 @@ def _control_plane(home: Path, screen: Console) -> Iterator[ControlPlane]:
         yield plane
 
 
-def _train(client: Client, job_file: Path, screen: Console) -> bool:
+def _train(plane: ControlPlane, client: Client, job_file: Path, screen: Console) -> bool:
     """Submit, wait, show; whether the job succeeded."""
     job = client.submit(job_file)
     screen.print(f"Submitted {job_file} as {job.id}", soft_wrap=True)
-    job = _wait(client, job, screen)
+    job = _wait(plane, client, job, screen)
     _show_result(client, job, screen)
     return job.state is JobState.SUCCEEDED
 
 
-def _wait(client: Client, job: Job, screen: Console) -> Job:
+def _wait(plane: ControlPlane, client: Client, job: Job, screen: Console) -> Job:
     """Show progress until the job has ended. On a terminal that cannot redraw, one line for each change of state."""
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -112,6 +112,7 @@ def _wait(client: Client, job: Job, screen: Console) -> Job:
                 figures = f"step {latest.step + 1}, {latest.step_ms:.0f} ms, comm overlap {share(latest.comm_overlap)}"
                 progress.update(task, total=latest.steps, completed=latest.step + 1, figures=figures)
             time.sleep(_POLL_S)
+            plane.check()
             job = client.job(job.id)
     screen.print(f"{job.id} {job.state.value}" + (f": {job.reason}" if job.reason else ""))
     return job

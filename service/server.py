@@ -40,16 +40,26 @@ START_ERRORS = (PortTakenError, HomeInUseError, ClusterError, ServerError, OSErr
 class ControlPlane:
     """A control plane that answers at `url` until its `with` block ends."""
 
-    def __init__(self, url: str, server: uvicorn.Server, thread: threading.Thread) -> None:
+    def __init__(
+        self, url: str, server: uvicorn.Server, thread: threading.Thread, embedded_ray: EmbeddedRay | None
+    ) -> None:
         self.url = url
         self._server = server
         self._thread = thread
+        self._embedded_ray = embedded_ray
+
+    def check(self) -> None:
+        """Raise `ServerError` or `ClusterError` if a part has ended by itself: without it, no job gets on any more."""
+        if not self._thread.is_alive():
+            raise ServerError("the HTTP server has ended; the log says why")
+        if self._embedded_ray is not None:
+            self._embedded_ray.check()
 
     def wait(self) -> NoReturn:
-        """Wait for a signal, which raises `KeyboardInterrupt`. Raises `ServerError` if the server ends by itself."""
-        while self._thread.is_alive():
+        """Wait for a signal, which raises `KeyboardInterrupt`. Raises what `check` raises."""
+        while True:
+            self.check()
             self._thread.join(timeout=1.0)
-        raise ServerError("the HTTP server has ended; the log says why")
 
     def stop(self) -> None:
         """End the server. Whatever still hangs then cannot outlive the process."""
@@ -76,11 +86,12 @@ def _start(settings: Settings, stack: ExitStack) -> ControlPlane:
     listener = stack.enter_context(_listen(settings.host, settings.port))
     stack.enter_context(HomeLock(settings.home))
     settings = settings.model_copy(update={"port": listener.getsockname()[1]})
-    app = create_app(settings, _gateway(settings, stack))
+    gateway, embedded_ray = _ray(settings, stack)
+    app = create_app(settings, gateway)
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
-    plane = ControlPlane(settings.url, server, thread)
+    plane = ControlPlane(settings.url, server, thread, embedded_ray)
     stack.callback(plane.stop)
     thread.start()
     _wait_until_up(server, thread)
@@ -138,14 +149,14 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _gateway(settings: Settings, stack: ExitStack) -> HttpRayGateway:
+def _ray(settings: Settings, stack: ExitStack) -> tuple[HttpRayGateway, EmbeddedRay | None]:
     if settings.ray_address is not None:
         token = settings.ray_token_file.read_text().strip() if settings.ray_token_file else None
-        return HttpRayGateway(settings.ray_address, token)
+        return HttpRayGateway(settings.ray_address, token), None
     ray = EmbeddedRay(settings.home, settings.cluster_cpus)
     stack.callback(ray.stop)
     ray.start()
-    return HttpRayGateway(ray.address, ray.token)
+    return HttpRayGateway(ray.address, ray.token), ray
 
 
 def _wait_until_up(server: uvicorn.Server, thread: threading.Thread) -> None:

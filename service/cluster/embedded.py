@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class ClusterError(Exception):
-    """The embedded Ray did not start."""
+    """The embedded Ray did not start, or ended by itself."""
 
 
 class EmbeddedRay:
@@ -74,6 +74,11 @@ class EmbeddedRay:
             )  # fmt: skip
         log.info("ray_starting", address=self.address, cpus=self._cpus)
         self._wait_until_up()
+
+    def check(self) -> None:
+        """Raise `ClusterError` if the head that was started has ended: its jobs are gone with it."""
+        if self._head is not None and self._head.poll() is not None:
+            raise ClusterError(f"the embedded Ray has ended with status {self._head.returncode} (see {self.log_file})")
 
     def stop(self) -> None:
         """End every process of the cluster at once; Ray takes half a minute to end by itself."""

@@ -1,5 +1,6 @@
 """Starting, failing to start, and ending: nothing stays behind."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from service.cluster.embedded import private_folder_of
@@ -89,6 +91,20 @@ def test_a_signal_while_ray_starts(
     assert output == "stopped\n"
     assert of_home(home) == []
     assert not private_folder_of(home).exists()
+
+
+def test_a_head_that_dies_ends_the_service(serve: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    process = serve(0)
+    assert process.stdout is not None
+    assert "Overlane is up" in process.stdout.readline()
+    for pid in of_home(home):
+        if "gcs_server" in " ".join(psutil.Process(pid).cmdline()):
+            os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "overlane: the embedded Ray has ended with status" in errors
+    assert of_home(home) == []
 
 
 def test_what_a_killed_service_leaves_is_removed(serve: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:

@@ -15,4 +15,4 @@ def test_a_server_that_ends_by_itself_is_an_error() -> None:
     thread = threading.Thread(target=lambda: None)
     thread.start()
     with pytest.raises(ServerError, match="has ended"):
-        ControlPlane("http://127.0.0.1:1", uvicorn.Server(uvicorn.Config(app)), thread).wait()
+        ControlPlane("http://127.0.0.1:1", uvicorn.Server(uvicorn.Config(app)), thread, None).wait()
