@@ -5,16 +5,17 @@
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import nn
 from torch.nn import functional
 from torchrec.datasets.utils import Batch
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 
-from workers.job import InvalidJob, ModelSpec
+from workers.job import InvalidJob, ModelSpec, Spec, parse_section
 from workers.sources.schema import Schema
 
 LossLogitsLabels = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -51,16 +52,20 @@ def build_model(spec: ModelSpec, schema: Schema) -> nn.Module:
     return factory(schema, **spec.params)
 
 
-def sequence_ranker(
-    schema: Schema, embedding_dim: int = 64, hidden: tuple[int, ...] | list[int] = (128, 64)
-) -> "SequenceRanker":
+class RankerParams(Spec):
+    """`model.params` of `sequence_ranker`. fbgemm wants an embedding dimension that is a multiple of 4."""
+
+    embedding_dim: int = Field(default=64, ge=4, multiple_of=4)
+    hidden: tuple[PositiveInt, ...] = (128, 64)
+
+
+def sequence_ranker(schema: Schema, **params: Any) -> "SequenceRanker":
     """A ranker for any schema: single ids and dense features as they are, sequences through attention, then an MLP.
 
-    Raises `InvalidJob` for an embedding dimension that fbgemm cannot train (it wants a multiple of 4).
+    `params` are those of `RankerParams`. Raises `InvalidJob` for others.
     """
-    if embedding_dim < 4 or embedding_dim % 4:
-        raise InvalidJob([f"model.params.embedding_dim: must be a positive multiple of 4 (got {embedding_dim})"])
-    return SequenceRanker(schema, embedding_dim, tuple(hidden))
+    given = parse_section(RankerParams, params, at="model.params")
+    return SequenceRanker(schema, given.embedding_dim, given.hidden)
 
 
 class SequenceRanker(nn.Module):

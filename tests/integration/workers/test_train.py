@@ -99,7 +99,7 @@ def test_what_no_retry_can_cure_is_not_tried_again(jobs: Jobs, listener: Listene
     job = {**JOB, "model": {"params": {"embedding_dimension": 8}}, "retries": {"max": 3}}
     status, output = jobs.run(job, "wrong-1", listener.url)
     assert status == ExitStatus.FAILED, output
-    assert "unexpected keyword argument 'embedding_dimension'" in listener.only("failure").message
+    assert "model.params.embedding_dimension: unknown field" in listener.only("failure").message
     assert "RETRY" not in output
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.types import Message
 
 from service.app import create_app
 from service.cluster.gateway import RayStatus
@@ -142,6 +144,23 @@ async def test_an_unknown_format_is_refused(plane: Plane) -> None:
 async def test_a_job_file_that_no_environment_variable_holds(plane: Plane) -> None:
     answer = await plane.http.post("/v1/jobs", json=JOB | {"model": {"params": {"x": "y" * 70_000}}})
     problem(answer, ProblemType.TOO_LARGE)
+
+
+async def test_a_client_that_goes_away_is_no_failure_of_the_service(settings: Settings) -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/jobs", "query_string": b"", "headers": headers}
+    app = create_app(settings, FakeRay())
+    app.state.services = Services.build(settings, Database(create_async_engine("sqlite+aiosqlite://")), FakeRay())
+    await app(scope, receive, send)
+    assert sent[0]["status"] == ProblemType.INVALID_REQUEST.status
 
 
 async def test_a_key_replays_the_first_answer(plane: Plane) -> None:

@@ -111,8 +111,14 @@ def test_the_same_seed_trains_the_same_bits() -> None:
     [
         ({"factory": "nowhere.at_all:model"}, "model.factory: cannot import 'nowhere.at_all:model'"),
         ({"factory": "workers.models:none"}, "model.factory: cannot import 'workers.models:none'"),
-        ({"params": {"depth": 3}}, "model.params: .* unexpected keyword argument 'depth'"),
-        ({"params": {"embedding_dim": 6}}, r"embedding_dim: must be a positive multiple of 4 \(got 6\)"),
+        (
+            {"factory": "workers.models:SequenceRanker", "params": {"depth": 3}},
+            "model.params: .* argument",
+        ),
+        ({"params": {"embeding_dim": 8}}, "model.params.embeding_dim: unknown field; did you mean 'embedding_dim'"),
+        ({"params": {"embedding_dim": 6}}, r"model.params.embedding_dim: .* multiple of 4 \(got 6\)"),
+        ({"params": {"embedding_dim": "abc"}}, r"model.params.embedding_dim: .* valid integer.* \(got \"abc\"\)"),
+        ({"params": {"hidden": [8, 0]}}, r"model.params.hidden.1: .* greater than 0 \(got 0\)"),
     ],
 )
 def test_a_model_that_cannot_be_built_is_explained(spec: dict[str, Any], problem: str) -> None:

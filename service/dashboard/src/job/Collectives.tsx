@@ -41,10 +41,10 @@ export function Collectives({ collectives, rank }: Props) {
                 <th scope="col" class="number" title={DEFINITIONS.comm_overlap.text}>
                   Comm overlap
                 </th>
-                <th scope="col" class="number" title="Over the whole run, own rank's share excluded">
+                <th scope="col" class="number" title="Over all counted steps, what a rank sends itself excluded">
                   Sent
                 </th>
-                <th scope="col" class="number" title="Over the whole run, own rank's share excluded">
+                <th scope="col" class="number" title="Over all counted steps, what a rank sends itself excluded">
                   Received
                 </th>
               </tr>

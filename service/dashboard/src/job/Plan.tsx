@@ -20,7 +20,7 @@ function Modules({ title, modules }: { title: string; modules: Record<string, st
       <dl>
         {entries.map(([name, text]) => (
           <div key={name}>
-            <dt class="mono">{name}</dt>
+            <dt class="mono">{name || "the model"}</dt>
             <dd>{text}</dd>
           </div>
         ))}
