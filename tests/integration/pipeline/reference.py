@@ -105,10 +105,10 @@ class Head(nn.Module):
 
     def forward(self, jagged: list[dict[str, JaggedTensor]], dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         samples = dense.shape[0]
-        pooled = torch.zeros(samples, self.mix.in_features)
+        pooled = dense.new_zeros(samples, self.mix.in_features)
         for place, each in enumerate(each for features in jagged for each in features.values()):
             values = torch.tanh(self.mix(each.values())) * (place + 1)
-            owner = torch.repeat_interleave(torch.arange(samples), each.lengths().long())
+            owner = torch.repeat_interleave(torch.arange(samples, device=dense.device), each.lengths().long())
             pooled = pooled.index_add(0, owner, values)
         logits = self.over(torch.cat([pooled, dense], 1)).squeeze(1)
         return (logits - dense[:, 0]).square().mean(), logits.detach()
@@ -139,8 +139,14 @@ def build(case: Case, device: torch.device) -> tuple[DistributedModelParallel, t
     group = dist.group.WORLD
     assert group is not None
     sharded = DistributedModelParallel(
-        model, env=ShardingEnv.from_process_group(group), device=device, plan=plan_for(model, case, own), sharders=own
+        model,
+        env=ShardingEnv.from_process_group(group),
+        device=device,
+        plan=plan_for(model, case, own),
+        sharders=own,
     )
+    # Plain calls hand over batches as they come from the loader; the pipeline moves them by itself.
+    sharded.register_forward_pre_hook(lambda _, arguments: tuple(batch.to(device) for batch in arguments))
     dense = [parameter for name, parameter in sharded.named_parameters() if "collections" not in name]
     return sharded, torch.optim.Adam(dense, lr=0.01)
 
@@ -150,7 +156,10 @@ def plan_for(model: nn.Module, case: Case, own: list[Any]) -> ShardingPlan:
     names = [config.name for collection in model.collections for config in collection.embedding_configs()]
     constraints = {name: ParameterConstraints(sharding_types=["row_wise"], compute_kernels=["fused"]) for name in names}
     planner = EmbeddingShardingPlanner(
-        topology=Topology(world_size=dist.get_world_size(), compute_device="cpu"), constraints=constraints
+        topology=Topology(
+            world_size=dist.get_world_size(), compute_device="cuda" if dist.get_backend() == "nccl" else "cpu"
+        ),
+        constraints=constraints,
     )
     group = dist.group.WORLD
     assert group is not None

@@ -79,7 +79,7 @@ def compare(device: torch.device, use: Use, schedule: str) -> dict[str, Any]:
     for step, batch in enumerate(batches(CASE, dist.get_rank())):
         chooser.calls_second, chooser.loss_sees_second = use.called[step], use.in_loss[step]
         plain_optimizer.zero_grad()
-        loss, _ = plain(batch)
+        loss, _ = plain(batch.to(device))
         loss.backward()
         plain_optimizer.step()
     chooser, model, optimizer = build(Choosy, device)

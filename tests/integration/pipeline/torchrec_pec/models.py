@@ -104,13 +104,13 @@ class Over(nn.Module):
         self.last = nn.Linear(DIM + 4, 1)
 
     def forward(self, found: list[Any], dense: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        pooled = torch.zeros(len(dense), DIM)
+        pooled, samples = dense.new_zeros(len(dense), DIM), torch.arange(len(dense), device=dense.device)
         seen: dict[str, Tensor] = {}
         for one_per_sample, embeddings in zip(self._pooled, found, strict=True):
             for name, each in (embeddings.to_dict() if one_per_sample else embeddings).items():
                 values = each if one_per_sample else each.values()
-                lengths = torch.ones(len(dense)) if one_per_sample else each.lengths()
-                owner = torch.arange(len(dense)).repeat_interleave(lengths.long())
+                lengths = torch.ones_like(samples) if one_per_sample else each.lengths().long()
+                owner = samples.repeat_interleave(lengths)
                 pooled = pooled.index_add(0, owner, torch.tanh(self.mix(values)) * (len(seen) + 1) / 20)
                 seen[name] = values.detach().clone()
         prediction = self.last(torch.cat([pooled, dense], 1)).squeeze(1)
@@ -177,7 +177,7 @@ def train_plainly(training: Training, device: torch.device) -> Outcome:
     outputs = []
     for each in training.own_batches:
         optimizer.zero_grad()
-        loss, output = model(each)
+        loss, output = model(each.to(device))
         loss.backward()
         optimizer.step()
         outputs.append(output)
