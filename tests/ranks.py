@@ -17,17 +17,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+IMPORTS_S = 120
+
 
 class RankFailed(AssertionError):  # noqa: N818
     """A case raised on at least one rank; carries each rank's traceback."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Rank:
     """One rank process and the pool's end of the pipe to it."""
 
     process: BaseProcess
     connection: Connection
+    imported: bool = False
 
     @classmethod
     def start(cls, rank: int) -> Self:
@@ -37,6 +40,13 @@ class _Rank:
         process.start()
         there.close()
         return cls(process, here)
+
+    def await_imports(self) -> None:
+        """Wait until TorchRec is imported, which takes seconds that no case's timeout should count."""
+        if not self.imported:
+            assert self.connection.poll(IMPORTS_S), f"a rank process has not imported TorchRec in {IMPORTS_S} s"
+            self.connection.recv()
+            self.imported = True
 
     def close(self, *, wait_s: float) -> None:
         self.connection.close()
@@ -72,6 +82,7 @@ class RankPool:
         ranks = self._ranks[:world_size]
         with tempfile.TemporaryDirectory() as folder:
             for rank, each in enumerate(ranks):
+                each.await_imports()
                 each.connection.send((case, Path(folder) / "store", rank, world_size, timeout_s, arguments))
             # A hang inside a collective ends by the collective's own timeout, which names it; this is for all others.
             deadline = time.monotonic() + timeout_s + 15
@@ -104,12 +115,14 @@ def _answer(rank: _Rank, deadline: float) -> tuple[Any, str | None] | None:
 
 def _serve(rank: int, connection: Connection) -> None:
     import torch
+    import torchrec.distributed  # noqa: F401 - so that cases find it imported
 
     torch.set_num_threads(1)
+    connection.send(None)
     while True:
         try:
             case, store, case_rank, world_size, timeout_s, arguments = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             return
         connection.send(_run(case, store, case_rank, world_size, timeout_s, arguments))
 
