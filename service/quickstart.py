@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -69,8 +70,12 @@ def _service_log(home: Path) -> Iterator[None]:
     """The service's own log goes into a file, so that the progress stays readable."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "service.log").open("a", encoding="utf-8") as stream:
+        before = structlog.get_config()
         log.configure(stream)
-        yield
+        try:
+            yield
+        finally:
+            structlog.configure(**before)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import structlog
 import typer
 from typer.testing import CliRunner
 
@@ -26,7 +27,9 @@ def run(home: str, job_file: Path) -> tuple[int, str]:
 
 def test_a_setting_that_is_wrong(tmp_path: Path, job_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVERLANE_CLUSTER_CPUS", "0")
+    before = structlog.get_config()
     status, output = run(str(tmp_path / "home"), job_file)
+    assert structlog.get_config() == before, "nothing may go on writing to the log file when it is closed"
     assert status == INVALID
     assert "cluster_cpus: Input should be greater than or equal to 1" in output
 
