@@ -48,12 +48,11 @@ dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 model = DistributedModelParallel(Model(), device=device, sharders=sharders(fused_params={"learning_rate": 1.0}))
 pipe = TrainPipeline[Batch, Tensor](model, torch.optim.Adam(model.module.over.parameters(), lr=0.01), device)
 generator = torch.Generator().manual_seed(dist.get_rank())
-source, losses, reports = (random_batch(generator) for _ in range(STEPS)), [], []
-for step in range(STEPS):
+source, losses = (random_batch(generator) for _ in range(STEPS)), []
+for _ in range(STEPS):
     losses.append(float(pipe.progress(source)))
-    if step:  # a GPU may still be busy with the first step
-        reports.append(pipe.report())
 pipe.flush()  # from here on the model may be evaluated or saved
+reports = pipe.reports(wait=True)  # one for each step
 comm_overlap = sum(each.hidden_ms for each in reports) / sum(each.comm_ms for each in reports)
 sys.stdout.write(f"rank {dist.get_rank()}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, comm overlap {comm_overlap:.0%}\n")
 dist.destroy_process_group()

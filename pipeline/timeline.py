@@ -48,6 +48,9 @@ class _Window(Generic[M]):
     issued: list[Flight[M]]
 
 
+# Reports that nobody asks for are given up beyond this many.
+KEPT = 1024
+
 Kind = tuple[CollectiveName, Partition | None]
 KINDS: list[Kind] = [(name, partition) for name in CollectiveName for partition in (None, *Partition)]
 
@@ -74,21 +77,26 @@ class _Tally:
 
 
 class Timeline(Generic[M]):
-    """Collects the moments of one rank and reports the newest step whose moments are all known.
+    """Collects the moments of one rank and reports the steps whose moments are all known, each once and in order.
 
-    `resolve` turns a moment into milliseconds, or None while it still lies ahead (a CUDA event not yet reached).
+    `resolve` turns a moment into milliseconds, or None while it still lies ahead (a CUDA event not yet reached);
+    `wait` holds the host until it does not.
     """
 
-    def __init__(self, rank: int, now: Callable[[], M], resolve: Callable[[M], float | None]) -> None:
+    def __init__(
+        self, rank: int, now: Callable[[], M], resolve: Callable[[M], float | None], wait: Callable[[M], None]
+    ) -> None:
         self._rank = rank
         self._now = now
         self._resolve = resolve
+        self._wait = wait
         self._open: list[Flight[M]] = []
         self._issued: list[Flight[M]] = []
         self._compute: list[tuple[M, M]] = []
         self._begin: M | None = None
         self._windows: deque[_Window[M]] = deque()
-        self._report: StepReport | None = None
+        self._last: StepReport | None = None
+        self._unread: deque[StepReport] = deque(maxlen=KEPT)
 
     def begin_step(self) -> None:
         """Open the window of a step; time between two steps belongs to neither."""
@@ -101,6 +109,8 @@ class Timeline(Generic[M]):
         window = _Window(facts, self._begin, self._now(), self._compute, list(self._open), self._issued)
         self._windows.append(window)
         self._begin = None
+        if len(self._windows) > KEPT:
+            self._collect()
         # A flight that ends just now may be carried into the next window once more; it adds nothing there.
         self._open = [flight for flight in self._open if flight.end is None or self._resolve(flight.end) is None]
 
@@ -115,12 +125,28 @@ class Timeline(Generic[M]):
         """The compute lane worked in this interval (waits inside it are taken off)."""
         self._compute.append((begin, end))
 
-    def report(self) -> StepReport | None:
-        """The newest finished step, None before the first."""
+    def last(self) -> StepReport | None:
+        """The newest finished step; None before the first."""
+        self._collect()
+        return self._last
+
+    def unread(self) -> list[StepReport]:
+        """The finished steps that were not asked for yet, oldest first; of more than `KEPT` the newest."""
+        self._collect()
+        unread = list(self._unread)
+        self._unread.clear()
+        return unread
+
+    def finish(self) -> None:
+        """Wait until every step that has ended on the host has been reached by the device."""
+        if self._windows:
+            self._wait(self._windows[-1].end)
+
+    def _collect(self) -> None:
         while self._windows and (report := self._reported(self._windows[0])) is not None:
-            self._report = report
+            self._last = report
+            self._unread.append(report)
             self._windows.popleft()
-        return self._report
 
     def _reported(self, window: _Window[M]) -> StepReport | None:
         begin, end = self._resolve(window.begin), self._resolve(window.end)

@@ -54,7 +54,10 @@ class TrainPipeline(Generic[In, Out]):
         for module in modules:
             module.sharded.register_state_dict_pre_hook(self._before_state_dict)
             module.sharded.register_load_state_dict_pre_hook(self._before_load_state_dict)
-        ranks = dist.get_process_group_ranks(self._selection.process_group)
+        group = self._selection.process_group
+        ranks = dist.get_process_group_ranks(group)
+        # A group of its own would otherwise wait 30 minutes for a rank that is gone, whatever the user has set.
+        timeout = group._get_backend(device).options._timeout
         self._runtime = for_device(device, dist.get_rank())
         self._source: Iterator[In] | None = None
         self._first_step = 0
@@ -68,7 +71,7 @@ class TrainPipeline(Generic[In, Out]):
             optimizer,
             device,
             modules,
-            ProcessGroups(dist.new_group(ranks), dist.new_group(ranks)),
+            ProcessGroups(dist.new_group(ranks, timeout=timeout), dist.new_group(ranks, timeout=timeout)),
             self._runtime,
             measure_dense_allreduce(model, self._runtime),
             self._next_batch,
@@ -130,11 +133,23 @@ class TrainPipeline(Generic[In, Out]):
             self._executor.flush()
 
     def report(self) -> StepReport:
-        """The figures of the last finished step. Raises `PipelineError` before the first."""
-        report = self._runtime.timeline.report()
+        """The figures of the last finished step; on CUDA it may lag behind `progress`, which does not wait for the
+        device. Waits for the first step, and raises `PipelineError` before there is one.
+        """
+        timeline = self._runtime.timeline
+        report = timeline.last()
+        if report is None:
+            timeline.finish()
+            report = timeline.last()
         if report is None:
             raise PipelineError("no step has finished yet")
         return report
+
+    def reports(self, *, wait: bool = False) -> list[StepReport]:
+        """Every step that has finished since the last call, once each and in order. With `wait`, all steps so far."""
+        if wait:
+            self._runtime.timeline.finish()
+        return self._runtime.timeline.unread()
 
     def detach(self) -> nn.Module:
         """Flush, and give every module its own forward back. Returns the model.

@@ -15,6 +15,6 @@ def for_device(device: torch.device, rank: int) -> Runtime:
         case "cpu":
             return CpuRuntime(rank)
         case "cuda":
-            return CudaRuntime(rank, torch.cuda)
+            return CudaRuntime(rank, torch.cuda, device)
         case other:
             raise ValueError(f"device: {other!r} is not supported; use cpu or cuda")

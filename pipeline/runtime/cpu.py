@@ -20,7 +20,7 @@ class CpuRuntime(Runtime):
 
     def __init__(self, rank: int) -> None:
         super().__init__()
-        self.timeline = Timeline(rank, self.moment, lambda moment: moment)
+        self.timeline = Timeline(rank, self.moment, resolve=lambda moment: moment, wait=lambda _: None)
 
     def moment(self) -> float:
         return time.perf_counter_ns() / 1e6

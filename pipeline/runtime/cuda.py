@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from pipeline.runtime.base import Output, Pending, Runtime, tensors_in
 from pipeline.schedule import Lane
 from pipeline.timeline import Timeline
@@ -17,21 +19,22 @@ class CudaRuntime(Runtime):
 
     timeline: Timeline[Any]
 
-    def __init__(self, rank: int, device_module: Any) -> None:
+    def __init__(self, rank: int, device_module: Any, device: torch.device) -> None:
         super().__init__()
         self._cuda = device_module
+        self._device = device
         self._streams = {
-            Lane.COPY: device_module.Stream(),
-            Lane.DIST: device_module.Stream(priority=-1),
-            Lane.PRIORITY: device_module.Stream(priority=-1),
-            Lane.BACKGROUND: device_module.Stream(),
+            Lane.COPY: device_module.Stream(device=device),
+            Lane.DIST: device_module.Stream(device=device, priority=-1),
+            Lane.PRIORITY: device_module.Stream(device=device, priority=-1),
+            Lane.BACKGROUND: device_module.Stream(device=device),
         }
         self._origin = self.moment()
-        self.timeline = Timeline(rank, self.moment, self._milliseconds)
+        self.timeline = Timeline(rank, self.moment, self._milliseconds, lambda event: event.synchronize())
 
     def moment(self) -> Any:
         event = self._cuda.Event(enable_timing=True)
-        event.record(self._cuda.current_stream())
+        event.record(self._current_stream())
         return event
 
     @contextmanager
@@ -47,7 +50,7 @@ class CudaRuntime(Runtime):
     def fence(self, lane: Lane, output: Output) -> None:
         if lane is output.lane:
             return
-        stream = self._cuda.current_stream() if lane is Lane.COMPUTE else self._streams[lane]
+        stream = self._current_stream() if lane is Lane.COMPUTE else self._streams[lane]
         if lane is Lane.COMPUTE and output.pending:
             begin = self.moment()
             stream.wait_event(output.done)
@@ -64,6 +67,9 @@ class CudaRuntime(Runtime):
         # NCCL runs on a stream of its own; this makes the lane's stream wait for it and leaves the host free.
         pending.work.wait()
         pending.flight.end = self.moment()
+
+    def _current_stream(self) -> Any:
+        return self._cuda.current_stream(self._device)
 
     def _milliseconds(self, event: Any) -> float | None:
         return float(self._origin.elapsed_time(event)) if event.query() else None

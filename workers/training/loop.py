@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -55,18 +56,17 @@ def train(job: JobSpec, device: torch.device, telemetry: Telemetry, checkpoints:
         telemetry.announce(_plan(pipe, steps, world_size))
     batches = BatchFeed(_samples(job, source, first, steps), source.schema, pinned=device.type == "cuda")
     start = time.perf_counter()
-    samples, loss = 0, math.nan
+    progress = Progress(pipe, telemetry, first, attempt)
     for step, output in enumerate(_outputs(pipe, batches), start=first):
-        report = pipe.report()
-        loss = float(output[0])
-        samples += report.samples
-        telemetry.record(step_sample(report, step, loss, batches.take_wait_ms(), attempt))
+        progress.add(output[0], batches.take_wait_ms())
+        progress.tell()
         if _is_due(job, step + 1, steps):
             pipe.flush()
             checkpoints.save(model, step + 1, {})
     pipe.flush()
+    progress.tell(wait=True)
     seconds = time.perf_counter() - start
-    all_samples, all_losses = _sum_over_ranks(samples, loss, device=device)
+    all_samples, all_losses = _sum_over_ranks(progress.samples, progress.loss, device=device)
     metrics = held_out_metrics(model.module, source, job.training.batch_size, device)
     trained = Trained(steps, int(all_samples), seconds, _finite(all_losses / world_size), metrics)
     checkpoints.save(model, steps, {"loss": trained.loss, **metrics})
@@ -136,10 +136,39 @@ def _outputs(pipe: Pipeline, batches: BatchFeed) -> Iterator[LossLogitsLabels]:
         yield output
 
 
-def step_sample(report: StepReport, step: int, loss: float, data_wait_ms: float, attempt: int) -> StepSample:
-    """`step` counts from the start of the job, while the pipeline counts from the start of the attempt."""
-    figures = {**dict(report), "step": step}
-    return StepSample(**figures, time=datetime.now(UTC), loss=_finite(loss), data_wait_ms=data_wait_ms, attempt=attempt)
+class Progress:
+    """Puts together what the loop and the pipeline know about each step, and hands it to the telemetry.
+
+    On CUDA the pipeline reports a step when the device has done it, some steps later than the host: so the loss is
+    copied without waiting, and read when the report is there.
+    """
+
+    def __init__(self, pipe: Pipeline, telemetry: Telemetry, first: int, attempt: int) -> None:
+        self._pipe, self._telemetry, self._first, self._attempt = pipe, telemetry, first, attempt
+        self._unreported: deque[tuple[torch.Tensor, float]] = deque()
+        self.samples, self.loss = 0, math.nan
+
+    def add(self, loss: torch.Tensor, data_wait_ms: float) -> None:
+        """The host has issued another step."""
+        self._unreported.append((loss.detach().to("cpu", non_blocking=True), data_wait_ms))
+
+    def tell(self, *, wait: bool = False) -> None:
+        """Hand on every step that was reported since the last call; with `wait`, every step so far."""
+        for report in self._pipe.reports(wait=wait):
+            loss, data_wait_ms = self._unreported.popleft()
+            self.loss = float(loss)
+            self.samples += report.samples
+            self._telemetry.record(self._sample(report, data_wait_ms))
+
+    def _sample(self, report: StepReport, data_wait_ms: float) -> StepSample:
+        """Steps count from the start of the job, while the pipeline counts from the start of the attempt."""
+        return StepSample(
+            **{**dict(report), "step": self._first + report.step},
+            time=datetime.now(UTC),
+            loss=_finite(self.loss),
+            data_wait_ms=data_wait_ms,
+            attempt=self._attempt,
+        )
 
 
 def _is_due(job: JobSpec, done: int, steps: int) -> bool:

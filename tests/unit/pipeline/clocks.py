@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import torch
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -67,13 +69,13 @@ class ClockedCuda:
         self.network = ClockedStream("network")
         self._current = [self.compute]
 
-    def Stream(self, priority: int = 0) -> ClockedStream:  # noqa: N802 - torch.cuda's name
+    def Stream(self, device: torch.device, priority: int = 0) -> ClockedStream:  # noqa: N802 - torch.cuda's name
         return ClockedStream("lane")
 
     def Event(self, enable_timing: bool = False) -> ClockedEvent:  # noqa: N802 - torch.cuda's name
         return ClockedEvent()
 
-    def current_stream(self) -> ClockedStream:
+    def current_stream(self, device: torch.device | None = None) -> ClockedStream:
         return self._current[-1]
 
     @contextmanager

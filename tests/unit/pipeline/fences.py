@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from pipeline.executor import Executor, Inputs, NoMoreBatches
 from pipeline.report import CollectiveName
 from pipeline.runtime import CpuRuntime, CudaRuntime, Runtime
@@ -33,7 +35,7 @@ def cuda_faults(schedule: Schedule) -> list[str]:
     on other lanes, or reads memory that the allocator may give away under it.
     """
     cuda = ClockedCuda()
-    runtime = CudaRuntime(0, cuda)
+    runtime = CudaRuntime(0, cuda, torch.device("cuda"))
     lanes = {stage.name: stage.lane for stage in schedule.stages}
     waits_before: dict[ClockedStream, int] = {}
     faults: list[str] = []
@@ -98,7 +100,7 @@ def lane_streams(schedule: Schedule) -> dict[Lane, set[ClockedStream]]:
         _end_of_data(inputs)
         streams.setdefault(inputs._stage.lane, set()).add(cuda.current_stream())
 
-    _run(schedule, work, CudaRuntime(0, cuda))
+    _run(schedule, work, CudaRuntime(0, cuda, torch.device("cuda")))
     return streams
 
 

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 
 @dataclass(eq=False)
 class RecordingStream:
@@ -41,14 +43,14 @@ class RecordingCuda:
         self._current = [self.compute]
         self._created = 0
 
-    def Stream(self, priority: int = 0) -> RecordingStream:  # noqa: N802 - torch.cuda's name
+    def Stream(self, device: torch.device, priority: int = 0) -> RecordingStream:  # noqa: N802 - torch.cuda's name
         self._created += 1
         return RecordingStream(f"stream {self._created}")
 
     def Event(self, enable_timing: bool = False) -> RecordingEvent:  # noqa: N802 - torch.cuda's name
         return RecordingEvent()
 
-    def current_stream(self) -> RecordingStream:
+    def current_stream(self, device: torch.device | None = None) -> RecordingStream:
         return self._current[-1]
 
     @contextmanager

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from pipeline import schedules
 from pipeline.executor import Executor, Inputs, NoMoreBatches, UndeclaredNeed
@@ -28,7 +29,7 @@ class Read:
 def run(schedule: Schedule) -> list[Read]:
     """Run a schedule whose every stage reads all its needs and produces one tensor on its lane's stream."""
     cuda = RecordingCuda()
-    runtime = CudaRuntime(0, cuda)
+    runtime = CudaRuntime(0, cuda, torch.device("cuda"))
     reads: list[Read] = []
 
     def work(inputs: Inputs) -> list[RecordingTensor]:
@@ -70,7 +71,7 @@ def test_lanes_have_streams_of_their_own() -> None:
 
 
 def test_a_stage_reads_only_what_it_declares() -> None:
-    runtime = CudaRuntime(0, RecordingCuda())
+    runtime = CudaRuntime(0, RecordingCuda(), torch.device("cuda"))
     functions = {stage.name: (lambda inputs: inputs("optimizer")) for stage in schedules.SYNC.stages}
     with pytest.raises(UndeclaredNeed, match="copy_batch reads optimizer, which its schedule does not declare"):
         Executor(schedules.SYNC, functions, runtime).run_step()

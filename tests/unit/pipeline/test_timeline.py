@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.report import CollectiveName, CollectiveReport, Partition, StepReport
-from pipeline.timeline import Flight, StepFacts, Timeline, intersect, union
+from pipeline.timeline import KEPT, Flight, StepFacts, Timeline, intersect, union
 
 FACTS = StepFacts(step=0, samples=8, ids=10, overlapped_ids=4)
 
@@ -26,7 +26,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def timeline(clock: Clock) -> Timeline[float]:
-    return Timeline(rank=1, now=lambda: clock.now, resolve=lambda moment: moment)
+    return Timeline(rank=1, now=lambda: clock.now, resolve=lambda moment: moment, wait=lambda _: None)
 
 
 def fly(
@@ -44,8 +44,7 @@ def fly(
 def end_step(timeline: Timeline[float], clock: Clock, moment: float) -> StepReport:
     clock.at(moment)
     timeline.end_step(FACTS)
-    report = timeline.report()
-    assert report is not None
+    [report] = timeline.unread()
     return report
 
 
@@ -99,23 +98,41 @@ def test_without_communication_there_is_no_ratio(timeline: Timeline[float], cloc
     assert end_step(timeline, clock, 10).comm_overlap is None
 
 
-def test_a_step_is_reported_once_its_moments_are_known(clock: Clock) -> None:
-    reached = 0.0
-    timeline: Timeline[float] = Timeline(0, lambda: clock.now, lambda moment: moment if moment <= reached else None)
+def test_each_step_is_reported_once_and_in_order_when_its_moments_are_known(clock: Clock) -> None:
+    reached = [0.0]
+    timeline: Timeline[float] = Timeline(
+        0, lambda: clock.now, lambda moment: moment if moment <= reached[0] else None, lambda end: reached.append(end)
+    )
     timeline.begin_step()
-    clock.at(10)
-    timeline.end_step(FACTS)
-    assert timeline.report() is None
-    reached = 10
-    assert timeline.report() is not None
+    for step in range(3):
+        clock.at(10.0 * (step + 1))
+        timeline.end_step(StepFacts(step, 8, 10, None))
+        timeline.begin_step()
+    assert (timeline.last(), timeline.unread()) == (None, [])
+    reached[0] = 20
+    assert [report.step for report in timeline.unread()] == [0, 1]
+    assert timeline.unread() == []
+    timeline.finish()
+    assert reached.pop() == 30
+    reached[0] = 30
+    assert [report.step for report in timeline.unread()] == [2]
+
+
+def test_reports_that_nobody_reads_do_not_pile_up(timeline: Timeline[float], clock: Clock) -> None:
+    for step in range(3 * KEPT):
+        timeline.begin_step()
+        clock.at(float(step + 1))
+        timeline.end_step(StepFacts(step, 1, 1, None))
+    unread = timeline.unread()
+    assert len(unread) == KEPT
+    assert unread[-1].step == 3 * KEPT - 1
 
 
 def test_a_schedule_that_looks_for_no_overlap_says_so(timeline: Timeline[float], clock: Clock) -> None:
     timeline.begin_step()
     clock.at(10)
     timeline.end_step(StepFacts(step=3, samples=8, ids=10, overlapped_ids=None))
-    report = timeline.report()
-    assert report is not None
+    [report] = timeline.unread()
     assert (report.step, report.overlapped_ids, report.id_overlap) == (3, None, None)
 
 
