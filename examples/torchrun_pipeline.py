@@ -48,9 +48,8 @@ dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 model = DistributedModelParallel(Model(), device=device, sharders=sharders(fused_params={"learning_rate": 1.0}))
 pipe = TrainPipeline[Batch, Tensor](model, torch.optim.Adam(model.module.over.parameters(), lr=0.01), device)
 generator = torch.Generator().manual_seed(dist.get_rank())
-source, losses = (random_batch(generator) for _ in range(STEPS)), []
-for _ in range(STEPS):
-    losses.append(float(pipe.progress(source)))
+source = (random_batch(generator) for _ in range(STEPS))
+losses = [float(pipe.progress(source)) for _ in range(STEPS)]
 pipe.flush()  # from here on the model may be evaluated or saved
 reports = pipe.reports(wait=True)  # one for each step
 comm_overlap = sum(each.hidden_ms for each in reports) / sum(each.comm_ms for each in reports)
