@@ -1,6 +1,7 @@
 """The all-reduce of the dense gradients, made visible: DDP starts it, this hook measures it."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,13 +30,14 @@ class DenseAllReduce:
         self._group: dist.ProcessGroup = ddp.process_group
         self._flights: list[Flight[Any]] = []
         self._compute_ended: Any = None
-        self._parameters = [parameter for parameter in ddp.parameters() if parameter.requires_grad]
         self._accumulating = False
+        if self._group.size() & (self._group.size() - 1):
+            for parameter in ddp.parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(  # type: ignore[no-untyped-call]
+                        partial(self._before_accumulation, parameter)
+                    )
         ddp.register_comm_hook(None, self._hook)
-
-    def before_forward(self) -> None:
-        """Call it after `zero_grad`, to see whether gradients are added to earlier ones."""
-        self._accumulating = any(parameter.grad is not None for parameter in self._parameters)
 
     def backward_ended(self) -> None:
         """Call it right after backward."""
@@ -44,7 +46,8 @@ class DenseAllReduce:
         self._flights, self._compute_ended = [], None
 
     def _hook(self, _: object, bucket: torch._C._distributed_c10d.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        # DDP multiplies new gradients by the reciprocal and divides accumulated ones; for 3 ranks that differs.
+        # DDP multiplies new gradients by the reciprocal and divides accumulated ones, which differs in the last bit
+        # unless the number of ranks is a power of two.
         gradient = bucket.buffer()
         gradient = gradient.div_(self._group.size()) if self._accumulating else gradient.mul_(1.0 / self._group.size())
         pending = self._runtime.all_reduce_beside(CollectiveName.DENSE_ALLREDUCE, self._group, gradient)
@@ -53,6 +56,9 @@ class DenseAllReduce:
             # Queued before DDP queues its own final wait, so it runs when the gradients are there and the wait begins.
             torch.autograd.Variable._execution_engine.queue_callback(self._mark)
         return pending.work.get_future().then(lambda future: future.value()[0])
+
+    def _before_accumulation(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
+        self._accumulating = parameter.grad is not None
 
     def _mark(self) -> None:
         self._compute_ended = self._runtime.moment()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
@@ -16,7 +16,9 @@ from torchrec.distributed.types import CommOp, NoWait, QuantizedCommCodecs, Shar
 
 from pipeline.errors import UnsupportedModel
 from pipeline.forward import PipelinedForward
-from pipeline.tables import table_batches
+from pipeline.tables import ignores_zero_gradients, table_batches
+
+Fact = TypeVar("Fact")
 
 # Deterministic, row by row, and with a time that `pipeline.tables` can set.
 EXACT_OPTIMIZERS = {
@@ -39,7 +41,8 @@ class Group:
     """One sharding group of a module: its tables are looked up together and share transfers.
 
     `first_rows[f]` is the offset of feature f's table among the group's local rows. A `replicated` group is data
-    parallel: it sends nothing, and its lookup belongs to forward.
+    parallel: it sends nothing, and its lookup belongs to forward. It `takes_zeros` if a gradient of zero changes
+    no row, on any rank.
     """
 
     lookup: nn.Module
@@ -48,6 +51,7 @@ class Group:
     dim: int
     replicated: bool
     codecs: QuantizedCommCodecs | None
+    takes_zeros: bool
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,8 @@ def select(model: nn.Module, before_original: Callable[[str], None]) -> Selectio
                 f"{forward.name} is called more than once in the model's forward; give each call a module of its own"
             )
         inner = module._embedding_collection if isinstance(module, ShardedPECEmbeddingCollection) else module
-        reason = _reason_against(inner)
+        # A rank may hold no table of a module, and would then know of no reason.
+        reason = next((found for found in _on_all_ranks(_reason_against(inner)) if found is not None), None)
         if reason is None:
             forward.original, forward.before_original = original, before_original
             prioritized.append(PrioritizedModule(forward.name, module, inner, forward, tuple(_groups(inner))))
@@ -149,6 +154,13 @@ def select(model: nn.Module, before_original: Callable[[str], None]) -> Selectio
             module.forward = original
             module.is_pipelined = False
     return Selection(tuple(prioritized), rejected)
+
+
+def _on_all_ranks(fact: Fact) -> list[Fact]:
+    """What each rank says, in rank order. Ranks that decide apart would wait for each other for ever."""
+    facts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(facts, fact)
+    return facts
 
 
 def _reason_against(module: nn.Module) -> str | None:
@@ -205,11 +217,13 @@ def _groups(module: ShardedEmbeddingCollection) -> Iterator[Group]:
             for table in config.embedding_tables:
                 first_rows.extend([rows] * len(table.feature_names))
                 rows += table.local_rows
+        tables = () if replicated else tuple(table_batches(lookup))
         yield Group(
             lookup,
-            tuple(table_batches(lookup)) if not replicated else (),
+            tables,
             tuple(first_rows),
             module._embedding_dim_for_sharding_type(kind),
             replicated,
             _codecs(module),
+            takes_zeros=all(_on_all_ranks(all(map(ignores_zero_gradients, tables)))),
         )

@@ -11,7 +11,7 @@ from pipeline.executor import Inputs, StageFunction
 from pipeline.modules import Group, PrioritizedModule
 from pipeline.stages.batch import Copied, Received
 from pipeline.stages.embedding import Embeddings, look_up
-from pipeline.tables import TableTime, ignores_zero_gradients
+from pipeline.tables import TableTime
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,6 @@ class DenseStages:
             rows = [look_up(each, next(replicated)) if each.replicated else next(arrived) for each in module.groups]
             module.hand_over(context, rows)
         self._optimizer.zero_grad()
-        if self._dense_allreduce is not None:
-            self._dense_allreduce.before_forward()
         losses, output = self._model(copied.batch)
         called = [(module, module.forward.leave_step()) for module in self._modules]
         per_group = [was for module, was in called for group in module.groups if not group.replicated]
@@ -86,4 +84,4 @@ def _gradient(leaf: Tensor, group: Group) -> Tensor | None:
     """
     if leaf.grad is not None:
         return leaf.grad
-    return torch.zeros_like(leaf) if all(map(ignores_zero_gradients, group.tables)) else None
+    return torch.zeros_like(leaf) if group.takes_zeros else None
