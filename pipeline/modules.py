@@ -9,6 +9,7 @@ from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from torch import Tensor, nn
 from torchrec.distributed.embedding import EmbeddingCollectionAwaitable, ShardedEmbeddingCollection
+from torchrec.distributed.model_parallel import DistributedModelParallel, ShardedModule
 from torchrec.distributed.pec_embedding import ShardedPECEmbeddingCollection
 from torchrec.distributed.train_pipeline.pipeline_context import TrainPipelineContext
 from torchrec.distributed.train_pipeline.utils import _rewrite_model
@@ -153,7 +154,17 @@ def select(model: nn.Module, before_original: Callable[[str], None]) -> Selectio
             rejected[forward.name] = reason
             module.forward = original
             module.is_pipelined = False
+    for name in _outermost_sharded(model):
+        if name not in rejected and all(module.name != name for module in prioritized):
+            rejected[name] = "the forward does not call it when it is traced"
     return Selection(tuple(prioritized), rejected)
+
+
+def _outermost_sharded(model: nn.Module) -> list[str]:
+    """The names of the sharded modules that are not part of another one, as tracing spells them."""
+    inner = model.module if isinstance(model, DistributedModelParallel) else model
+    names = [name for name, module in inner.named_modules() if isinstance(module, ShardedModule)]
+    return [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
 
 
 def _on_all_ranks(fact: Fact) -> list[Fact]:
