@@ -4,6 +4,7 @@ A case is a module-level function `case(device, **arguments)` that runs on every
 """
 
 import gc
+import logging
 import multiprocessing
 import tempfile
 import time
@@ -118,6 +119,7 @@ def _serve(rank: int, connection: Connection) -> None:
     import torchrec.distributed  # noqa: F401 - so that cases find it imported
 
     torch.set_num_threads(1)
+    logging.getLogger("torchrec").setLevel(logging.ERROR)
     connection.send(None)
     while True:
         try:
