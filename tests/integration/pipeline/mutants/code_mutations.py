@@ -216,10 +216,10 @@ def dense_step_left_out() -> Mutation:
 def dense_gradients_divided() -> Mutation:
     """A division where DDP multiplies by the reciprocal: another last bit on three ranks."""
 
-    def accumulating(original: Any, hook: DenseAllReduce) -> None:
+    def accumulating(original: Any, hook: DenseAllReduce, parameter: object, gradient: Tensor) -> None:
         hook._accumulating = True
 
-    return _method(DenseAllReduce, "before_forward", accumulating)
+    return _method(DenseAllReduce, "_before_accumulation", accumulating)
 
 
 def dense_gradients_summed() -> Mutation:
