@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any, Self
 
 IMPORTS_S = 120
+# A hang inside a collective ends by the collective's own timeout, which names it; this is for all others.
+GRACE_S = 15.0
 
 
 class RankFailed(AssertionError):  # noqa: N818
@@ -85,8 +87,7 @@ class RankPool:
             for rank, each in enumerate(ranks):
                 each.await_imports()
                 each.connection.send((case, Path(folder) / "store", rank, world_size, timeout_s, arguments))
-            # A hang inside a collective ends by the collective's own timeout, which names it; this is for all others.
-            deadline = time.monotonic() + timeout_s + 15
+            deadline = time.monotonic() + timeout_s + GRACE_S
             answers = [_answer(each, deadline) for each in ranks]
         silent = [rank for rank, answer in enumerate(answers) if answer is None]
         if silent:

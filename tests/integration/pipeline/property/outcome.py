@@ -95,11 +95,11 @@ def _compared(plain: Trained, piped: Trained, loop: PipelineLoop) -> Outcome:
         different.append(f"{len(plain.outputs)} outputs, {len(piped.outputs)} by the pipeline")
     pairs = zip(plain.outputs, piped.outputs, strict=False)
     different += [f"output {place}" for place, (one, other) in enumerate(pairs) if not torch.equal(one, other)]
+    named = loop.pipe.prioritized.keys() | loop.pipe.not_prioritized.keys()
+    every = {f"embeddings.{which}" for which in range(len(loop.case.modules))}
+    different += [f"{name} is neither prioritized nor told why not" for name in sorted(every - named)]
     verdict = Verdict.DIFFERENT if different else Verdict.EXACT
-    prioritized, others = loop.pipe.prioritized, loop.pipe.not_prioritized
-    names = {f"embeddings.{which}" for which in range(len(loop.case.modules))}
-    unseen = dict.fromkeys(names - prioritized.keys() - others.keys(), "the forward does not call it when it is traced")
-    return Outcome(verdict, "\n".join(different), tuple(prioritized), others | unseen)
+    return Outcome(verdict, "\n".join(different), tuple(loop.pipe.prioritized), loop.pipe.not_prioritized)
 
 
 def attempt(training: Callable[[], Trained]) -> Trained | str:
