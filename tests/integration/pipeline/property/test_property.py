@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from tests.integration.pipeline.property.case import Case
-from tests.integration.pipeline.property.conftest import SEED, Tally
 from tests.integration.pipeline.property.outcome import Verdict, judge
 from tests.integration.pipeline.property.strategies import cases
+from tests.integration.pipeline.property.tally import SEED, Tally
 from tests.ranks import RankPool
 
 EXAMPLES = 200
