@@ -138,15 +138,19 @@ def select(model: nn.Module, before_original: Callable[[str], None]) -> Selectio
         ) from error
     rejected = dict.fromkeys(untraceable, "its input is computed from the batch rather than taken from it")
     prioritized: list[PrioritizedModule] = []
+    # A second call finds the stand-in of the first as the module's forward.
+    twice = {original.name for original in originals if isinstance(original, PipelinedForward)}
     for module, original in zip(modules, originals, strict=True):
-        forward = cast(PipelinedForward, module.forward)
         if isinstance(original, PipelinedForward):
-            raise UnsupportedModel(
-                f"{forward.name} is called more than once in the model's forward; give each call a module of its own"
-            )
+            continue
+        forward = cast(PipelinedForward, module.forward)
         inner = module._embedding_collection if isinstance(module, ShardedPECEmbeddingCollection) else module
         # A rank may hold no table of a module, and would then know of no reason.
         reason = next((found for found in _on_all_ranks(_reason_against(inner)) if found is not None), None)
+        if reason is None and forward.name in twice:
+            raise UnsupportedModel(
+                f"{forward.name} is called more than once in the model's forward; give each call a module of its own"
+            )
         if reason is None:
             forward.original, forward.before_original = original, before_original
             prioritized.append(PrioritizedModule(forward.name, module, inner, forward, tuple(_groups(inner))))

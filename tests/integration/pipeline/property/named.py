@@ -167,7 +167,6 @@ MODELS = [
         "Models",
         "a pooled module called twice",
         beside(bags(Table(15, ("b",)), use=Use.TWICE)),
-        bug="a second call of a module that is not prioritized ends in an AttributeError instead of a reason",
     ),
     Record("Models", "an embedding that the loss does not use", beside(Module((Table(15),), use=Use.NOT_IN_LOSS))),
     Record(
