@@ -85,13 +85,11 @@ def modules(draw: st.DrawFn, variable: bool, single: bool) -> Module:
     if single and kind is Kind.SEQUENCE:
         shardings = (*shardings, Sharding.DATA_PARALLEL)
     dim = draw(st.sampled_from((4, 8, 16)))
-    # Until it is mended that a module which is not prioritized cannot be called twice (see `named`).
-    uses = [use for use in Use if use is not Use.TWICE or (kind is not Kind.POOLED and not single)]
     return Module(
         tables=tuple(draw(st.lists(tables(kind, dim, shardings), min_size=1, max_size=most).filter(_trainable))),
         kind=kind,
         weighted=draw(often(False, True)),
-        use=draw(often(*uses)),
+        use=draw(often(*Use)),
     )
 
 
