@@ -114,7 +114,8 @@ class Rank:
             output = self._pipe.progress(self._batches)
             if telemetry:
                 self._progress.add(output[0], 0.0)
-                self._progress.tell()
+        if telemetry:
+            self._progress.tell()
         return (time.perf_counter() - begin) * 1e3 / steps
 
 

@@ -27,6 +27,9 @@ from workers.training.sharded import shard
 
 Pipeline = TrainPipeline[Batch, LossLogitsLabels]
 
+# Well below the second in which the sender empties its queue.
+TELL_EVERY_S = 0.5
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -57,13 +60,16 @@ def train(job: JobSpec, device: torch.device, telemetry: Telemetry, checkpoints:
     batches = BatchFeed(_samples(job, source, first, steps), source.schema, pinned=device.type == "cuda")
     start = time.perf_counter()
     progress = Progress(pipe, telemetry, first, attempt)
-    for step, output in enumerate(_outputs(pipe, batches), start=first):
-        progress.add(output[0], batches.take_wait_ms())
+    try:
+        for step, output in enumerate(_outputs(pipe, batches), start=first):
+            progress.add(output[0], batches.take_wait_ms())
+            if _is_due(job, step + 1, steps):
+                pipe.flush()
+                checkpoints.save(model, step + 1, {})
+        pipe.flush()
+    finally:
+        # Also of a run that breaks off, the steps that were done are told.
         progress.tell()
-        if _is_due(job, step + 1, steps):
-            pipe.flush()
-            checkpoints.save(model, step + 1, {})
-    pipe.flush()
     progress.tell(wait=True)
     seconds = time.perf_counter() - start
     all_samples, all_losses = _sum_over_ranks(progress.samples, progress.loss, device=device)
@@ -139,36 +145,49 @@ def _outputs(pipe: Pipeline, batches: BatchFeed) -> Iterator[LossLogitsLabels]:
 class Progress:
     """Puts together what the loop and the pipeline know about each step, and hands it to the telemetry.
 
-    On CUDA the pipeline reports a step when the device has done it, some steps later than the host: so the loss is
-    copied without waiting, and read when the report is there.
+    Reports are worked out many at a time, which costs a step far less than one after each step. On CUDA a step is
+    reported when the device has done it: so the loss is copied without waiting, and read when the report is there.
     """
 
     def __init__(self, pipe: Pipeline, telemetry: Telemetry, first: int, attempt: int) -> None:
         self._pipe, self._telemetry, self._first, self._attempt = pipe, telemetry, first, attempt
-        self._unreported: deque[tuple[torch.Tensor, float]] = deque()
+        self._unreported: deque[_Issued] = deque()
+        self._next_tell_s = 0.0
         self.samples, self.loss = 0, math.nan
 
     def add(self, loss: torch.Tensor, data_wait_ms: float) -> None:
-        """The host has issued another step."""
-        self._unreported.append((loss.detach().to("cpu", non_blocking=True), data_wait_ms))
+        """The host has issued another step. Hands on what is due to be told."""
+        self._unreported.append(_Issued(loss.detach().to("cpu", non_blocking=True), data_wait_ms, datetime.now(UTC)))
+        if time.monotonic() >= self._next_tell_s:
+            self.tell()
 
     def tell(self, *, wait: bool = False) -> None:
         """Hand on every step that was reported since the last call; with `wait`, every step so far."""
+        self._next_tell_s = time.monotonic() + TELL_EVERY_S
         for report in self._pipe.reports(wait=wait):
-            loss, data_wait_ms = self._unreported.popleft()
-            self.loss = float(loss)
+            issued = self._unreported.popleft()
+            self.loss = float(issued.loss)
             self.samples += report.samples
-            self._telemetry.record(self._sample(report, data_wait_ms))
+            self._telemetry.record(self._sample(report, issued))
 
-    def _sample(self, report: StepReport, data_wait_ms: float) -> StepSample:
+    def _sample(self, report: StepReport, issued: "_Issued") -> StepSample:
         """Steps count from the start of the job, while the pipeline counts from the start of the attempt."""
         return StepSample(
             **{**dict(report), "step": self._first + report.step},
-            time=datetime.now(UTC),
+            time=issued.at,
             loss=_finite(self.loss),
-            data_wait_ms=data_wait_ms,
+            data_wait_ms=issued.data_wait_ms,
             attempt=self._attempt,
         )
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """What the loop knows of a step before the pipeline has reported it."""
+
+    loss: torch.Tensor
+    data_wait_ms: float
+    at: datetime
 
 
 def _is_due(job: JobSpec, done: int, steps: int) -> bool:
