@@ -23,7 +23,7 @@ from workers.job import JobSpec, load_job
 from workers.telemetry.monitor import Destination, MonitorLink, start_monitor
 
 JOB = Path(__file__).parent.parent / "examples" / "movielens.yaml"
-RANKS, WARM_UP, BLOCK, TURNS = 2, 60, 100, 40
+RANKS, WARM_UP, BLOCK, TURNS = 2, 60, 100, 120
 LIMIT = 1.01
 
 

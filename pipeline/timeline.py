@@ -4,6 +4,7 @@ A moment is whatever the runtime hands out (a host time, a CUDA event); the runt
 it is known. A collective that spans two steps counts in each with the part that falls into that step.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -156,13 +157,13 @@ class Timeline(Generic[M]):
         for flight in window.flights:
             tally = kinds.setdefault((flight.name, flight.partition), _Tally())
             tally.spans.append(self._span(flight, (begin, end)))
-            tally.waits.extend(clip(wait, (begin, end)) for wait in self._known(flight.waits))
+            tally.waits += [clip(wait, (begin, end)) for wait in self._known(flight.waits)]
         for flight in window.issued:
             tally = kinds.setdefault((flight.name, flight.partition), _Tally())
             tally.bytes_sent += flight.bytes_sent
             tally.bytes_received += flight.bytes_received
-        comm = union(span for tally in kinds.values() for span in tally.spans)
-        waits = union(wait for tally in kinds.values() for wait in tally.waits)
+        comm = union([span for tally in kinds.values() for span in tally.spans])
+        waits = union([wait for tally in kinds.values() for wait in tally.waits])
         compute = union(self._known(window.compute))
         comm_ms, exposed_ms = length(comm), length(intersect(waits, comm))
         hidden_ms = max(0.0, comm_ms - exposed_ms)
@@ -189,18 +190,23 @@ class Timeline(Generic[M]):
         return clip((step[0] if begin is None else begin, step[1] if end is None else end), step)
 
     def _known(self, intervals: list[tuple[M, M]]) -> list[Interval]:
-        resolved = ((self._resolve(begin), self._resolve(end)) for begin, end in intervals)
+        resolved = [(self._resolve(begin), self._resolve(end)) for begin, end in intervals]
         return [(begin, end) for begin, end in resolved if begin is not None and end is not None]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Disjoint intervals in order that cover the same time."""
     merged: list[Interval] = []
-    for begin, end in sorted(interval for interval in intervals if interval[1] > interval[0]):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+    last = -math.inf
+    for interval in sorted(intervals):
+        begin, end = interval
+        if end <= begin or end <= last:
+            continue
+        if begin <= last:
+            merged[-1] = (merged[-1][0], end)
         else:
-            merged.append((begin, end))
+            merged.append(interval)
+        last = end
     return merged
 
 
@@ -209,10 +215,14 @@ def intersect(one: list[Interval], other: list[Interval]) -> list[Interval]:
     common: list[Interval] = []
     left = right = 0
     while left < len(one) and right < len(other):
-        begin, end = clip(one[left], other[right])
+        one_begin, one_end = one[left]
+        other_begin, other_end = other[right]
+        # Compared by hand: this is the innermost loop of every report, and calls of min and max would double it.
+        begin = one_begin if one_begin > other_begin else other_begin
+        end = one_end if one_end < other_end else other_end
         if end > begin:
             common.append((begin, end))
-        if one[left][1] < other[right][1]:
+        if one_end < other_end:
             left += 1
         else:
             right += 1
@@ -226,4 +236,4 @@ def clip(interval: Interval, window: Interval) -> Interval:
 
 def length(intervals: Iterable[Interval]) -> float:
     """The summed length, in the unit of the intervals."""
-    return sum(end - begin for begin, end in intervals)
+    return sum([end - begin for begin, end in intervals])

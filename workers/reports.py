@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from pipeline.report import StepReport
 
@@ -23,6 +23,10 @@ class StepSample(StepReport):
     loss: float | None = None
     data_wait_ms: float = Field(default=0.0, ge=0)
     attempt: int = Field(default=0, ge=0)
+
+
+SAMPLES = TypeAdapter(list[StepSample])
+"""Encodes the samples that a rank sends its monitor: as JSON, since to pickle many small models costs far more."""
 
 
 class JobPlan(BaseModel):

@@ -5,6 +5,7 @@ find it, also after Ray has restarted it.
 """
 
 import asyncio
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +13,15 @@ import httpx
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from workers.reports import JobFailure, JobPlan, JobResult, StepSample
+from workers.reports import SAMPLES, JobFailure, JobPlan, JobResult
 from workers.telemetry.delivery import Delivery, Outbox
 from workers.telemetry.sender import Fate
 from workers.telemetry.tally import Status, Summary, Tally
 
 NAMESPACE = "overlane"
+_GATHER_S = 0.25
 _PACE_S = 1.0
+_NICENESS = 19
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Destination:
 
 
 class Monitor:
-    """The actor. Without a destination it only keeps the running totals."""
+    """What the actor does. Without a destination it only keeps the running totals."""
 
     def __init__(self, job_id: str, world_size: int, destination: Destination | None) -> None:
         self._world_size = world_size
@@ -58,8 +61,9 @@ class Monitor:
         self._last_attempt += 1
         return self._last_attempt
 
-    async def ingest(self, rank: int, attempt: int, samples: list[StepSample], dropped: int) -> None:
+    async def ingest(self, rank: int, attempt: int, encoded: bytes, dropped: int) -> None:
         """Take samples of one rank; `dropped` counts those it has given up so far in this attempt."""
+        samples = SAMPLES.validate_json(encoded)
         self._last_attempt = max(self._last_attempt, attempt)
         self._tally.add(samples, self._world_size)
         self._outbox.add_samples(rank, attempt, samples, dropped)
@@ -103,20 +107,31 @@ class Monitor:
         self._news.set()
 
     async def _keep_delivering(self, delivery: Delivery) -> None:
+        # Ranks send on the same beat: what comes within a moment goes out together.
+        await asyncio.sleep(_GATHER_S)
         while await delivery.drain():
             self._idle.set()
             await asyncio.sleep(_PACE_S)
             await self._news.wait()
             self._news.clear()
+            await asyncio.sleep(_GATHER_S)
         self._delivery = None
         self._idle.set()
+
+
+class MonitorActor(Monitor):
+    """The monitor in a process of its own, which gives way to training wherever cores are scarce."""
+
+    def __init__(self, job_id: str, world_size: int, destination: Destination | None) -> None:
+        os.nice(_NICENESS)
+        super().__init__(job_id, world_size, destination)
 
 
 def start_monitor(job_id: str, world_size: int, destination: Destination | None) -> Any:
     """Start the job's monitor on the driver's node; the handle keeps it alive."""
     beside_the_driver = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     return (
-        ray.remote(Monitor)
+        ray.remote(MonitorActor)
         .options(
             name=actor_name(job_id),
             namespace=NAMESPACE,
@@ -146,7 +161,7 @@ class MonitorLink:
         attempt: int = ray.get(self._monitor().next_attempt.remote(), timeout=timeout_s)
         return attempt
 
-    def send(self, rank: int, attempt: int, samples: list[StepSample], dropped: int) -> Any:
+    def send(self, rank: int, attempt: int, samples: bytes, dropped: int) -> Any:
         """See `workers.telemetry.sender.Link`."""
         return self._monitor().ingest.remote(rank, attempt, samples, dropped)
 

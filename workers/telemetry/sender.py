@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from workers.reports import JobPlan, StepSample
+from workers.reports import SAMPLES, JobPlan, StepSample
+from workers.telemetry.beat import Beat
 
 log = structlog.get_logger(__name__)
 
@@ -28,8 +29,10 @@ class Fate(Enum):
 class Link(Protocol):
     """The way to the job's monitor. No call blocks; `send` and `announce` raise if there is no monitor to be found."""
 
-    def send(self, rank: int, attempt: int, samples: list[StepSample], dropped: int) -> Any:
-        """Send a batch and return a ticket. `dropped` counts the samples that this rank has given up so far."""
+    def send(self, rank: int, attempt: int, samples: bytes, dropped: int) -> Any:
+        """Send a batch (see `workers.reports.SAMPLES`) and return a ticket. `dropped` counts the samples that this rank
+        has given up so far.
+        """
         ...
 
     def fate(self, ticket: Any) -> Fate:
@@ -48,7 +51,7 @@ class Limits:
     waiting: int = 4_096
     batch: int = 256
     under_way: int = 2
-    interval_s: float = 1.0
+    interval_s: float = 2.0
 
 
 class Telemetry:
@@ -102,7 +105,9 @@ class Telemetry:
         return bool(self._waiting or self._under_way)
 
     def _run(self) -> None:
-        while not self._closing.wait(self._limits.interval_s):
+        # A little after the beat on which the ranks work out their reports.
+        beat = Beat(self._limits.interval_s, after_s=self._limits.interval_s / 4)
+        while not self._closing.wait(beat.wait_s()):
             self.pump()
         rest = threading.Event()
         while self.pump():
@@ -123,7 +128,7 @@ class Telemetry:
     def _send(self, samples: list[StepSample]) -> None:
         dropped = self.dropped
         try:
-            ticket = self._link.send(self._rank, self._attempt, samples, dropped)
+            ticket = self._link.send(self._rank, self._attempt, SAMPLES.dump_json(samples), dropped)
         except Exception as error:
             # Whatever is wrong with the monitor, training must not notice; the loss is counted and reported.
             if not self._lost:

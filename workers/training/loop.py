@@ -19,6 +19,7 @@ from workers.models import LossLogitsLabels, build_model
 from workers.reports import JobPlan, StepSample
 from workers.sources import open_source
 from workers.sources.schema import Samples, Source
+from workers.telemetry.beat import Beat
 from workers.telemetry.sender import Telemetry
 from workers.training.batches import BatchFeed
 from workers.training.checkpoint import Checkpoints
@@ -27,7 +28,7 @@ from workers.training.sharded import shard
 
 Pipeline = TrainPipeline[Batch, LossLogitsLabels]
 
-# Well below the second in which the sender empties its queue.
+# Several times for each time that the sender empties its queue, so that no single step is held up for long.
 TELL_EVERY_S = 0.5
 
 
@@ -145,25 +146,25 @@ def _outputs(pipe: Pipeline, batches: BatchFeed) -> Iterator[LossLogitsLabels]:
 class Progress:
     """Puts together what the loop and the pipeline know about each step, and hands it to the telemetry.
 
-    Reports are worked out many at a time, which costs a step far less than one after each step. On CUDA a step is
+    Reports are worked out many at a time and on all ranks in the same step, which costs the run far less than one after
+    each step. On CUDA a step is
     reported when the device has done it: so the loss is copied without waiting, and read when the report is there.
     """
 
     def __init__(self, pipe: Pipeline, telemetry: Telemetry, first: int, attempt: int) -> None:
         self._pipe, self._telemetry, self._first, self._attempt = pipe, telemetry, first, attempt
         self._unreported: deque[_Issued] = deque()
-        self._next_tell_s = 0.0
+        self._beat = Beat(TELL_EVERY_S)
         self.samples, self.loss = 0, math.nan
 
     def add(self, loss: torch.Tensor, data_wait_ms: float) -> None:
         """The host has issued another step. Hands on what is due to be told."""
         self._unreported.append(_Issued(loss.detach().to("cpu", non_blocking=True), data_wait_ms, datetime.now(UTC)))
-        if time.monotonic() >= self._next_tell_s:
+        if self._beat.passed():
             self.tell()
 
     def tell(self, *, wait: bool = False) -> None:
         """Hand on every step that was reported since the last call; with `wait`, every step so far."""
-        self._next_tell_s = time.monotonic() + TELL_EVERY_S
         for report in self._pipe.reports(wait=wait):
             issued = self._unreported.popleft()
             self.loss = float(issued.loss)

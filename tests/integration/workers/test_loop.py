@@ -10,7 +10,7 @@ import torch.distributed as dist
 from tests.ranks import RankPool
 from workers.job import InvalidJob, parse_job
 from workers.models import build_model
-from workers.reports import JobPlan, StepSample
+from workers.reports import SAMPLES, JobPlan, StepSample
 from workers.sources import open_source
 from workers.telemetry.sender import Fate, Telemetry
 from workers.training.checkpoint import read_state, write_part
@@ -35,8 +35,8 @@ class Recorder:
         self.samples: list[StepSample] = []
         self.plans: list[JobPlan] = []
 
-    def send(self, rank: int, attempt: int, samples: list[StepSample], dropped: int) -> None:
-        self.samples += samples
+    def send(self, rank: int, attempt: int, samples: bytes, dropped: int) -> None:
+        self.samples += SAMPLES.validate_json(samples)
 
     def fate(self, ticket: object) -> Fate:
         return Fate.ARRIVED

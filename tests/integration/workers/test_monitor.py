@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from tests.integration.workers.conftest import TOKEN, Listener
-from tests.unit.workers.samples import sample
+from tests.unit.workers.samples import encoded, sample
 from workers.reports import JobPlan
 from workers.telemetry.monitor import Destination, MonitorLink, start_monitor
 from workers.telemetry.sender import Fate, Limits, Telemetry
@@ -47,7 +47,7 @@ def test_samples_reach_the_control_plane_and_the_totals(monitor: Any, listener: 
 
 def test_finishing_does_not_wait_for_ever_for_a_control_plane_that_is_away(monitor: Any, listener: Listener) -> None:
     listener.refuse = 1_000_000
-    ray.get(monitor.ingest.remote(0, 0, [sample()], 0))
+    ray.get(monitor.ingest.remote(0, 0, encoded(0), 0))
     assert not ray.get(monitor.finish.remote(0.3))
     listener.refuse = 0
     assert ray.get(monitor.finish.remote(30))
@@ -63,10 +63,10 @@ def test_a_monitor_that_dies_costs_what_was_under_way_and_comes_back(monitor: An
     sender.close(timeout_s=30)
     # Ray needs a moment to notice the death; what was sent into it is lost and counted, the rest arrives.
     assert sender.dropped in (0, 1)
-    ticket = link.send(0, 0, [sample(1)], sender.dropped)
+    ticket = link.send(0, 0, encoded(1), sender.dropped)
     ray.wait([ticket], timeout=30)
     if link.fate(ticket) is Fate.LOST:
-        ray.get(link.send(0, 0, [sample(1)], sender.dropped + 1), timeout=30)
+        ray.get(link.send(0, 0, encoded(1), sender.dropped + 1), timeout=30)
     assert ray.get(monitor.finish.remote(30))
     assert listener.samples[-1].step == 1
 

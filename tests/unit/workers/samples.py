@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.report import CollectiveName, CollectiveReport, Partition
-from workers.reports import StepSample
+from workers.reports import SAMPLES, StepSample
 
 
 def sample(step: int = 0, rank: int = 0, **changes: Any) -> StepSample:
@@ -36,3 +36,8 @@ def sample(step: int = 0, rank: int = 0, **changes: Any) -> StepSample:
         "loss": 0.5,
     }
     return StepSample(**{**figures, **changes})
+
+
+def encoded(*steps: int) -> bytes:
+    """The samples of these steps of rank 0, as a rank sends them."""
+    return SAMPLES.dump_json([sample(step) for step in steps])

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from tests.unit.workers.samples import sample
+from tests.unit.workers.samples import encoded
 from workers.reports import ReportBatch
 from workers.telemetry.delivery import Delivery
 from workers.telemetry.monitor import Destination, Monitor
@@ -35,7 +35,7 @@ def drive(what: Callable[[Monitor], Awaitable[None]]) -> list[int]:
 
 def test_what_is_finished_leaves_nothing_running() -> None:
     async def finish(monitor: Monitor) -> None:
-        await monitor.ingest(0, 0, [sample(0), sample(1)], 0)
+        await monitor.ingest(0, 0, encoded(0, 1), 0)
         assert await monitor.finish(10)
 
     assert drive(finish) == [0, 1]
@@ -44,7 +44,7 @@ def test_what_is_finished_leaves_nothing_running() -> None:
 def test_reports_that_come_after_a_finish_are_delivered_too() -> None:
     async def go_on(monitor: Monitor) -> None:
         for step in range(2):
-            await monitor.ingest(0, 0, [sample(step)], 0)
+            await monitor.ingest(0, 0, encoded(step), 0)
             assert await monitor.finish(10)
 
     assert drive(go_on) == [0, 1]

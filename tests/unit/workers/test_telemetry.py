@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.unit.workers.samples import sample
-from workers.reports import JobPlan, StepSample
+from workers.reports import SAMPLES, JobPlan
 from workers.telemetry.sender import Fate, Limits, Telemetry
 
 LIMITS = Limits(waiting=6, batch=2, under_way=2)
@@ -20,10 +20,10 @@ class FakeLink:
     fates: dict[int, Fate] = field(default_factory=dict)
     sent: list[tuple[list[int], int]] = field(default_factory=list)
 
-    def send(self, rank: int, attempt: int, samples: list[StepSample], dropped: int) -> int:
+    def send(self, rank: int, attempt: int, samples: bytes, dropped: int) -> int:
         if self.gone:
             raise ValueError("no actor of that name")
-        self.sent.append(([each.step for each in samples], dropped))
+        self.sent.append(([each.step for each in SAMPLES.validate_json(samples)], dropped))
         return len(self.sent) - 1
 
     def fate(self, ticket: int) -> Fate:
