@@ -15,6 +15,7 @@ from torchrec.distributed.train_pipeline.pipeline_context import TrainPipelineCo
 from torchrec.distributed.train_pipeline.utils import _rewrite_model
 from torchrec.distributed.types import CommOp, NoWait, QuantizedCommCodecs, ShardingType
 
+from pipeline.dedup import register_cpu_kernel
 from pipeline.errors import UnsupportedModel
 from pipeline.forward import PipelinedForward
 from pipeline.tables import ignores_zero_gradients, table_batches
@@ -72,7 +73,8 @@ class PrioritizedModule:
     def fact(self) -> str:
         tables = len(self.sharded._table_names)
         kinds = ", ".join(self.sharded._sharding_types)
-        return f"{kinds}, {tables} table(s), dim {self.sharded._embedding_dim}"
+        dedup = ", index dedup" if self.sharded._use_index_dedup else ""
+        return f"{kinds}, {tables} table(s), dim {self.sharded._embedding_dim}{dedup}"
 
     def hand_over(self, context: Any, embeddings: list[Tensor]) -> None:
         """Give the model the embeddings of each group, `[num_trainer_ids, dim]` in trainer order."""
@@ -145,6 +147,8 @@ def select(model: nn.Module, before_original: Callable[[str], None]) -> Selectio
             continue
         forward = cast(PipelinedForward, module.forward)
         inner = module._embedding_collection if isinstance(module, ShardedPECEmbeddingCollection) else module
+        if getattr(inner, "_use_index_dedup", False):
+            register_cpu_kernel()
         # A rank may hold no table of a module, and would then know of no reason.
         reason = next((found for found in _on_all_ranks(_reason_against(inner)) if found is not None), None)
         if reason is None and forward.name in twice:
@@ -187,8 +191,6 @@ def _reason_against(module: nn.Module) -> str | None:
     other = [kind for kind in module._sharding_types if kind not in {*SHARDED, ShardingType.DATA_PARALLEL.value}]
     if other:
         return f"sharding {', '.join(other)} is not prioritized; use {', '.join(sorted(SHARDED))}"
-    if module._use_index_dedup:
-        return "index dedup is not prioritized; build its sharder without use_index_dedup"
     codecs = _codecs(module)
     if codecs is not None and not {_precision(codecs.forward), _precision(codecs.backward)} <= ELEMENTWISE:
         return "only fp16 and bf16 communication is prioritized; other codecs mix the values of a transfer"

@@ -44,9 +44,10 @@ class StepReport(BaseModel):
 
     `comm_ms` is the union of the intervals in which any collective is in flight during the step, `exposed_ms` the part
     in which the compute lane waits for one, `hidden_ms = comm_ms - exposed_ms` and
-    `comm_overlap = hidden_ms / comm_ms` (null if nothing was sent). `ids` counts this rank's id occurrences in the
-    batch, `overlapped_ids` those whose row the previous batch used too, on any rank; null under schedules that do not
-    look for overlap.
+    `comm_overlap = hidden_ms / comm_ms` (null if nothing was sent). `ids` counts the ids of the batch for which
+    this rank asks: every occurrence, or with index dedup every distinct id of a table once. `overlapped_ids` are those
+    of them whose row the previous batch used too, on any rank, and `id_overlap` their share; null under schedules that
+    do not look for overlap.
     """
 
     model_config = ConfigDict(frozen=True)
