@@ -80,7 +80,11 @@ class SparseOptimizerSpec(Spec):
 
 
 class TrainingSpec(Spec):
-    """How to train. `batch_size` counts samples per worker; `max_steps` ends earlier than `epochs` would."""
+    """How to train. `batch_size` counts samples per worker; `max_steps` ends earlier than `epochs` would.
+
+    With `dedup` a worker asks for each distinct id of a table once per batch, and sums the gradients of its places
+    before they travel. The result is that of synchronous training with `dedup`; without it, it differs by rounding.
+    """
 
     batch_size: int = Field(default=1024, ge=1)
     epochs: int = Field(default=1, ge=1)
@@ -89,6 +93,7 @@ class TrainingSpec(Spec):
     seed: int = Field(default=0, ge=0, le=_MAX_INTEGER)
     dense_lr: float = Field(default=0.01, gt=0)
     sparse_optimizer: SparseOptimizerSpec = SparseOptimizerSpec()
+    dedup: bool = False
 
 
 class WorkersSpec(Spec):

@@ -53,7 +53,7 @@ class ShardedModel:
 
 def shard(model: nn.Module, training: TrainingSpec, device: torch.device) -> ShardedModel:
     """Shard the model over the ranks of the default process group; every rank calls it with the same model."""
-    kinds = sharders(fused_params=_fused_params(training.sparse_optimizer))
+    kinds = sharders(fused_params=_fused_params(training.sparse_optimizer), use_index_dedup=training.dedup)
     planner = EmbeddingShardingPlanner(
         topology=_topology(device),
         batch_size=training.batch_size,
