@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,12 +17,24 @@ from pipeline.schedule import Lane
 from pipeline.timeline import Flight, Timeline
 
 
+class Work(Protocol):
+    """The handle of a collective: what the runtimes need of `torch.distributed.Work`."""
+
+    def wait(self) -> object:
+        """Let the current lane wait for it."""
+        ...
+
+    def get_future(self) -> "torch.futures.Future[Any]":
+        """Done when the collective is."""
+        ...
+
+
 @dataclass(frozen=True)
 class Pending:
     """A collective in flight and the handle to wait for it."""
 
     flight: Flight[Any]
-    work: dist.Work
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -90,11 +102,21 @@ class Runtime(ABC):
             (sum(send_splits) - send_splits[own]) * row_bytes,
             (sum(receive_splits) - receive_splits[own]) * row_bytes,
         )
-        work = dist.all_to_all_single(
-            received, send.contiguous(), receive_splits, send_splits, group=group, async_op=True
-        )
+        work = self._transfer(group, received, send.contiguous(), receive_splits, send_splits)
         self._begin(Pending(flight, work))
         return received
+
+    def _transfer(
+        self,
+        group: dist.ProcessGroup,
+        received: Tensor,
+        send: Tensor,
+        receive_splits: list[int],
+        send_splits: list[int],
+    ) -> Work:
+        """Start moving the rows of an AllToAll, with what the backend does best."""
+        work: Work = dist.all_to_all_single(received, send, receive_splits, send_splits, group=group, async_op=True)
+        return work
 
     def all_reduce_beside(self, name: CollectiveName, group: dist.ProcessGroup, tensor: Tensor) -> Pending:
         """Start an in-place sum over the ranks that no lane waits for; whoever issued it does. For DDP's buckets.

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.runtime.base import Output, Pending, Runtime
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeline.runtime.base import Output, Pending, Runtime, Work
+from pipeline.runtime.full_duplex import FullDuplex
 from pipeline.schedule import Lane
 from pipeline.timeline import Timeline
 
@@ -20,6 +24,7 @@ class CpuRuntime(Runtime):
 
     def __init__(self, rank: int) -> None:
         super().__init__()
+        self._full_duplex = FullDuplex()
         self.timeline = Timeline(rank, self.moment, resolve=lambda moment: moment, wait=lambda _: None)
 
     def moment(self) -> float:
@@ -46,3 +51,13 @@ class CpuRuntime(Runtime):
 
     def start(self, pending: Pending) -> None:
         self.watch(pending)
+
+    def _transfer(
+        self,
+        group: dist.ProcessGroup,
+        received: Tensor,
+        send: Tensor,
+        receive_splits: list[int],
+        send_splits: list[int],
+    ) -> Work:
+        return self._full_duplex.start(group, received, send, receive_splits, send_splits)
