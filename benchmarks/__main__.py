@@ -3,9 +3,9 @@
 import argparse
 import sys
 
-from benchmarks import pooled, telemetry
+from benchmarks import dedup, pooled, telemetry
 
-BENCHMARKS = {"pooled": pooled.run, "telemetry": telemetry.run}
+BENCHMARKS = {"dedup": dedup.run, "pooled": pooled.run, "telemetry": telemetry.run}
 
 
 def main() -> int:
