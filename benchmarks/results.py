@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Self
 
 from pydantic import BaseModel
 
@@ -88,8 +89,9 @@ class Result(BaseModel):
         reached: bool | None,
         ratios: Sequence[Ratio] = (),
         figures: Sequence[Figure] = (),
-    ) -> "Result":
-        """With the machine, the versions and the time filled in."""
+        command: str | None = None,
+    ) -> Self:
+        """With the machine, the versions and the time filled in. `command` is what repeats it, if not `make bench`."""
         return cls(
             name=name,
             what=what,
@@ -101,7 +103,7 @@ class Result(BaseModel):
             cpus=os.cpu_count() or 0,
             machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
             versions={package: version(package) for package in PACKAGES},
-            command=f"make bench ARGS={name}",
+            command=command or f"make bench ARGS={name}",
         )
 
     def write(self) -> Path:

@@ -1,0 +1,70 @@
+"""The compute limit: the same steps, in which rows, gradients and dense gradients stay where they are.
+
+What comes back has the same shape, and the values of what would have been sent. Ids and overlap masks still travel,
+since the steps' shapes follow from them; they are small and leave early.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeline.report import CollectiveName, Partition
+from pipeline.runtime import Runtime
+from pipeline.runtime.base import Pending
+
+STAYING = frozenset({CollectiveName.EMBEDDING, CollectiveName.GRADIENT})
+
+
+@dataclass(frozen=True)
+class Done:
+    """A transfer that was over when it began."""
+
+    tensor: Tensor
+
+    def wait(self) -> None:
+        """There is nothing to wait for."""
+
+    def get_future(self) -> "torch.futures.Future[Any]":
+        """Done, with the value that gloo's own futures have."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result([self.tensor])
+        return future
+
+
+def keep_transfers_local(runtime: Runtime) -> None:
+    """From now on, the large transfers of this runtime move nothing."""
+    moving = runtime.all_to_all
+
+    def all_to_all(
+        name: CollectiveName,
+        partition: Partition | None,
+        group: dist.ProcessGroup,
+        send: Tensor,
+        send_splits: list[int],
+        receive_splits: list[int],
+    ) -> Tensor:
+        if name not in STAYING:
+            return moving(name, partition, group, send, send_splits, receive_splits)
+        return same_shape(send, sum(receive_splits))
+
+    def all_reduce_beside(name: CollectiveName, group: dist.ProcessGroup, tensor: Tensor) -> Pending:
+        flight = runtime.timeline.fly(name, None, 0, 0)
+        flight.end = runtime.moment()
+        return Pending(flight, Done(tensor))
+
+    local: Any = runtime
+    local.all_to_all, local.all_reduce_beside = all_to_all, all_reduce_beside
+
+
+def same_shape(send: Tensor, rows: int) -> Tensor:
+    """`rows` rows like those of `send`, which come again if they do not suffice. Zeros if there are none."""
+    if len(send) == 0:
+        return send.new_zeros((rows, *send.shape[1:]))
+    received = send.new_empty((rows, *send.shape[1:]))
+    for begin in range(0, rows, len(send)):
+        part = received[begin : begin + len(send)]
+        part.copy_(send[: len(part)])
+    return received

@@ -1,0 +1,85 @@
+"""A contestant with its own model and batches, ready to train steps."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torchrec.datasets.utils import Batch
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.pec_embedding import PECEmbeddingCollectionSharder
+from torchrec.distributed.train_pipeline import train_pipelines
+from torchrec.distributed.train_pipeline.pec_train_pipeline import TrainPipelinePEC
+from torchrec.modules.pec_embedding_modules import PECEmbeddingCollection
+
+from benchmarks.pipelines import workload
+from benchmarks.pipelines.local import keep_transfers_local
+from benchmarks.pipelines.scenario import Contestant, Family, Scenario
+from benchmarks.pipelines.standins import PecOnCpu
+from pipeline import TrainPipeline, sharders
+from pipeline.runtime import Runtime
+
+CPU = torch.device("cpu")
+_OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
+SPARSE_LR = 0.05
+
+
+class Pipeline(Protocol):
+    """What TorchRec's pipelines and Overlane's have in common."""
+
+    def progress(self, dataloader_iter: Iterator[Batch], /) -> Any:
+        """Train one batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A contestant in this process. `overlane` is its pipeline once more where it reports its steps."""
+
+    contestant: Contestant
+    training: workload.Training
+    pipeline: Pipeline
+    batches: Iterator[Batch]
+    overlane: "TrainPipeline[Batch, Any] | None" = None
+
+    def step(self) -> None:
+        """Train one batch."""
+        self.pipeline.progress(self.batches)
+
+
+def prepare(contestant: Contestant, scenario: Scenario, stream: workload.Stream) -> Runner:
+    """Build a contestant; every rank does so at the same point. Raises what its pipeline raises."""
+    if contestant.family is Family.TORCHREC:
+        return _torchrec(contestant, scenario, stream)
+    kinds = sharders(fused_params=_fused(scenario), **contestant.sharder_options)
+    training = workload.build(scenario, stream.schema, kinds)
+    pipe: TrainPipeline[Batch, Any] = TrainPipeline(
+        training.model, training.optimizer, CPU, schedule=contestant.pipeline, **contestant.pipeline_options
+    )
+    if contestant.transport == "gloo":
+        _use_gloo_alltoall(pipe)
+    if contestant.family is Family.LIMIT:
+        keep_transfers_local(pipe._runtime)
+    return Runner(contestant, training, pipe, stream.endless(), pipe)
+
+
+def _torchrec(contestant: Contestant, scenario: Scenario, stream: workload.Stream) -> Runner:
+    collection = EmbeddingCollectionSharder(fused_params=_fused(scenario))
+    if contestant.pipeline == TrainPipelinePEC.__name__:
+        kinds = [collection, PECEmbeddingCollectionSharder(ec_sharder=collection)]
+        training = workload.build(scenario, stream.schema, kinds, wrap=PECEmbeddingCollection)
+        return Runner(contestant, training, PecOnCpu(training.model, training.optimizer), stream.endless())
+    training = workload.build(scenario, stream.schema, [collection])
+    made = getattr(train_pipelines, contestant.pipeline)(training.model, training.optimizer, CPU)
+    return Runner(contestant, training, made, stream.endless())
+
+
+def _fused(scenario: Scenario) -> dict[str, Any]:
+    return {"optimizer": _OPTIMIZERS[scenario.sparse_optimizer], "learning_rate": SPARSE_LR}
+
+
+def _use_gloo_alltoall(pipe: "TrainPipeline[Batch, Any]") -> None:
+    """The base of the runtimes moves with the backend's own AllToAll."""
+    runtime: Any = pipe._runtime
+    runtime._transfer = Runtime._transfer.__get__(runtime)

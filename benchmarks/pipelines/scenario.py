@@ -1,0 +1,135 @@
+"""What is measured: a workload, a link, and the contestants that take turns on them."""
+
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from benchmarks.testbed import Layout, Rate
+
+
+class Family(StrEnum):
+    """Who implements a contestant."""
+
+    TORCHREC = "torchrec"
+    OVERLANE = "overlane"
+    LIMIT = "limit"
+
+
+class Frozen(BaseModel):
+    """A record that travels from the command to the ranks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Contestant(Frozen):
+    """One pipeline. `pipeline` is a TorchRec class or, for Overlane, a schedule.
+
+    For Overlane, `sharder_options` go to `pipeline.sharders`, `pipeline_options` to `TrainPipeline`, and `transport`
+    chooses how an AllToAll moves: what the runtime does best, or gloo's own. A limit is a schedule of Overlane whose
+    embedding, gradient and dense transfers move nothing.
+    """
+
+    name: str
+    family: Family
+    pipeline: str
+    transport: Literal["runtime", "gloo"] = "runtime"
+    sharder_options: dict[str, bool] = {}
+    pipeline_options: dict[str, bool] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`NAME=SCHEDULE[,transport=gloo][,sharder.OPTION=true][,pipeline.OPTION=true]`, a variant of Overlane.
+
+        Raises ValueError for anything else.
+        """
+        name, _, rest = text.partition("=")
+        schedule, *settings = rest.split(",")
+        if not name or not schedule:
+            raise ValueError(f"variant: {text!r} is none; write for example gloo=prioritized,transport=gloo")
+        made = cls(name=name, family=Family.OVERLANE, pipeline=schedule)
+        for setting in settings:
+            made = made._with(*setting.partition("=")[::2])
+        return made
+
+    def _with(self, key: str, value: str) -> Self:
+        if key == "transport" and value in ("runtime", "gloo"):
+            return self.model_copy(update={"transport": value})
+        section, _, option = key.partition(".")
+        if section not in ("sharder", "pipeline") or not option or value not in ("true", "false"):
+            raise ValueError(
+                f"variant: {key}={value} is no setting; known are transport=gloo, sharder.OPTION=true, "
+                "pipeline.OPTION=true"
+            )
+        field = f"{section}_options"
+        return self.model_copy(update={field: {**getattr(self, field), option: value == "true"}})
+
+
+class Workload(StrEnum):
+    """What is trained."""
+
+    TOWER = "tower"
+    MOVIELENS = "movielens"
+
+
+class Scenario(Frozen):
+    """A workload on a link. `rate` is what each node may send; `id_overlap` and `zipf` concern made-up ids only.
+
+    Without `id_overlap`, consecutive batches share what chance gives.
+    """
+
+    workload: Workload = Workload.TOWER
+    rate: str = "500mbit"
+    nodes: int = 2
+    id_overlap: float | None = Field(default=0.12, ge=0, le=1)
+    zipf: float = Field(default=0.0, ge=0)
+    batch_size: int = Field(default=1024, ge=1)
+    hidden: int = Field(default=320, ge=1)
+    sparse_optimizer: Literal["sgd", "rowwise_adagrad"] = "rowwise_adagrad"
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.nodes, Rate.parse(self.rate))
+
+    @property
+    def name(self) -> str:
+        """Short, and fit for a file name."""
+        made_up = "" if self.workload is Workload.MOVIELENS else f"-{self._ids}"
+        return f"{self.workload}-{self.rate}{made_up}-hidden{self.hidden}"
+
+    @property
+    def title(self) -> str:
+        made_up = "" if self.workload is Workload.MOVIELENS else f", {self._ids}"
+        return f"{self.workload}, {self.nodes} nodes, {self.rate} each way{made_up}, hidden {self.hidden}"
+
+    @property
+    def _ids(self) -> str:
+        shared = "chance" if self.id_overlap is None else f"overlap{self.id_overlap:.0%}".replace("%", "")
+        return f"{shared}-zipf{self.zipf:g}" if self.zipf else f"{shared}-uniform"
+
+
+class Plan(Frozen):
+    """How a scenario is measured: every contestant takes a block of steps in each turn.
+
+    The first `settle` steps of a block are not counted: at its begin, transfers of the last block have arrived long
+    ago, which a training never sees.
+    """
+
+    scenario: Scenario
+    contestants: tuple[Contestant, ...]
+    turns: int = Field(default=12, ge=2)
+    block: int = Field(default=12, ge=1)
+    settle: int = Field(default=3, ge=0)
+
+
+STANDARD = (
+    Contestant(name="TorchRec Base", family=Family.TORCHREC, pipeline="TrainPipelineBase"),
+    Contestant(name="TorchRec SparseDist", family=Family.TORCHREC, pipeline="TrainPipelineSparseDist"),
+    Contestant(name="TorchRec FusedSparseDist", family=Family.TORCHREC, pipeline="TrainPipelineFusedSparseDist"),
+    Contestant(name="TorchRec PEC", family=Family.TORCHREC, pipeline="TrainPipelinePEC"),
+    Contestant(name="sync", family=Family.OVERLANE, pipeline="sync"),
+    Contestant(name="sparse_dist", family=Family.OVERLANE, pipeline="sparse_dist"),
+    Contestant(name="prioritized", family=Family.OVERLANE, pipeline="prioritized"),
+    Contestant(name="compute only", family=Family.LIMIT, pipeline="sparse_dist"),
+    Contestant(name="compute only (prioritized)", family=Family.LIMIT, pipeline="prioritized"),
+)
