@@ -68,7 +68,8 @@ class PartedEmbeddings(Embeddings):
         found = []
         for group, split in zip(self._sharding_groups, overlap.splits, strict=True):
             with torch.no_grad(), uncounted(group.tables):
-                found.append(look_up(group, split.part(part).features))
+                # A rank without tables gets a stand-in of TorchRec's that asks for a gradient all the same.
+                found.append(look_up(group, split.part(part).features).detach())
         return found
 
     def embedding_a2a(self, part: Partition, inputs: Inputs) -> list[Tensor]:
@@ -143,7 +144,8 @@ class PartedEmbeddings(Embeddings):
             if arrived is None or owner is None:
                 continue
             gradient = to_owner_order(owner.part, decode(backward_codec(group), arrived.wire), world_size)
-            with at(group.tables, times):
+            # A backward under way, which this may be run from, has switched gradients off.
+            with at(group.tables, times), torch.enable_grad():
                 rows = look_up(group, owner.features)
                 torch.autograd.backward(rows, gradient)
 
