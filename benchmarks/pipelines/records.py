@@ -13,7 +13,10 @@ from pipeline.report import CollectiveReport, StepReport
 
 
 class Block(BaseModel):
-    """One rank's counted steps of one contestant in one turn."""
+    """One rank's counted steps of one contestant in one turn.
+
+    `foreign_share` is what other programs took of the machine's cores meanwhile.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -21,6 +24,7 @@ class Block(BaseModel):
     contestant: str
     step_ms: tuple[float, ...]
     reports: tuple[StepReport, ...] = ()
+    foreign_share: float = 0.0
 
 
 # What a bar of a timeline stands for, if not for a stage on one of the schedule's lanes.
@@ -83,6 +87,7 @@ class Outcome(BaseModel):
     upper_quartile_ms: float
     collectives: tuple[Collective, ...]
     id_overlap: float | None
+    foreign_share: float
 
     @classmethod
     def of(cls, contestant: Contestant, ranks: Sequence[RankRecord]) -> Self:
@@ -100,6 +105,7 @@ class Outcome(BaseModel):
             upper_quartile_ms=upper,
             collectives=_collectives(reports),
             id_overlap=statistics.mean(shares) if shares else None,
+            foreign_share=statistics.median(block.foreign_share for block in mine[0]),
         )
 
     @property

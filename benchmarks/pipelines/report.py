@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from benchmarks.pipelines.records import Outcome, PipelinesResult, ScenarioRecord
-from benchmarks.pipelines.scenario import Family
+from benchmarks.pipelines.scenario import QUIET, Family
 from benchmarks.results import Figure, Ratio
 
 FASTEST_EXACT = "TorchRec SparseDist"
@@ -65,6 +65,8 @@ def _line(outcome: Outcome) -> str:
         if each.exposed_ms >= 0.05
     ]
     shown = f"  exposed: {', '.join(exposed)}" if exposed else ""
+    if outcome.foreign_share > QUIET:
+        shown += f"  (others took {outcome.foreign_share:.0%} of the cores)"
     return f"{outcome.contestant.name:28} {outcome.median_ms:7.1f} ms {spread:18}{shown}"
 
 

@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.testbed import Layout, Rate
 
+# Up to this share of the cores, others do not count as a disturbance.
+QUIET = 0.03
+
 
 class Family(StrEnum):
     """Who implements a contestant."""
@@ -112,7 +115,7 @@ class Plan(Frozen):
     """How a scenario is measured: every contestant takes a block of steps in each turn.
 
     The first `settle` steps of a block are not counted: at its begin, transfers of the last block have arrived long
-    ago, which a training never sees.
+    ago, which a training never sees. A block in which others took more than `quiet` of the cores is measured again.
     """
 
     scenario: Scenario
@@ -120,6 +123,7 @@ class Plan(Frozen):
     turns: int = Field(default=12, ge=2)
     block: int = Field(default=12, ge=1)
     settle: int = Field(default=3, ge=0)
+    quiet: float = Field(default=QUIET, ge=0)
 
 
 STANDARD = (

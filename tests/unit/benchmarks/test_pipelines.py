@@ -1,5 +1,6 @@
 """What is made of the measurements, without measuring."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from benchmarks.pipelines import page
 from benchmarks.pipelines.__main__ import main
 from benchmarks.pipelines.link import FRAMING, communication_ms
 from benchmarks.pipelines.local import keep_transfers_local, same_shape
+from benchmarks.pipelines.neighbours import TICKS_PER_S, OthersTime, used_s
 from benchmarks.pipelines.records import (
     LINK,
     WAIT,
@@ -253,3 +255,16 @@ def test_phases_within_phases_are_left_out() -> None:
     wait = Span(lane=WAIT, name="lookup", begin_ms=1, end_ms=2)
     flights = [Span(lane=LINK, name="a2a", begin_ms=1, end_ms=end) for end in (4, 3)]
     assert set(outermost([inner, outer, wait, *flights])) == {outer, wait, *flights}
+
+
+def test_what_others_take_is_a_share_of_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert OthersTime(wall_s=20, used_s=9).share(OthersTime(wall_s=10, used_s=5)) == pytest.approx(0.2)
+
+
+def test_others_are_all_but_the_ranks_with_their_ended_children() -> None:
+    stats = [
+        f"{pid} (a (b) c) S {parent} 0 0 0 0 0 0 0 0 0 1 2 3 4 20 0 1 0 77"
+        for pid, parent in ((10, 1), (11, 5), (12, 5), (13, 10))
+    ]
+    assert used_s(stats, without_parent=5) * TICKS_PER_S == 20
