@@ -2,13 +2,14 @@
 
 import argparse
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
 from pydantic import ValidationError
 
 from benchmarks.pipelines.run import BALANCED, COMPUTE_BOUND, LINK_BOUND, run_plans
-from benchmarks.pipelines.scenario import STANDARD, Contestant, Plan, Scenario, Workload
+from benchmarks.pipelines.scenario import QUIET, STANDARD, Contestant, Plan, Scenario, Workload
 from benchmarks.testbed import TestbedUnavailable
 from benchmarks.testbed.__main__ import UNAVAILABLE
 
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValidationError, ValueError) as error:
         parser.error(str(error))
     command = shlex.join(["python", "-m", "benchmarks.pipelines", *(sys.argv[1:] if arguments is None else arguments)])
+    # Ended from outside, it must still remove the testbed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         made = run_plans(options.name, [plan], command)
     except TestbedUnavailable as error:
@@ -52,6 +55,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         turns=options.turns,
         block=options.block,
         settle=options.settle,
+        quiet=options.quiet,
     )
 
 
@@ -83,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sparse-optimizer", choices=["sgd", "rowwise_adagrad"], default="rowwise_adagrad")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--block", type=int, default=12, help="counted steps of a contestant in a turn")
+    parser.add_argument("--quiet", type=float, default=QUIET, help=f"measure a block again above it ({QUIET})")
     parser.add_argument("--settle", type=int, default=3, help="steps before them that are not counted")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a standard contestant; repeatable")
     parser.add_argument(

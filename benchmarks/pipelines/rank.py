@@ -28,7 +28,7 @@ TIMEOUT = timedelta(seconds=120)
 # Steps in which a contestant fills its pipeline and libraries make their first allocations.
 WARM_UP = 4
 # How often a block is measured until nobody else disturbs it.
-TRIES = 4
+TRIES = 3
 
 
 def main() -> None:
