@@ -65,6 +65,12 @@ def test_a_burst_covers_a_millisecond() -> None:
     assert fast[fast.index("burst") + 1] == "500000"
 
 
+@pytest.mark.parametrize("rate", ["10mbit", "500mbit"])
+def test_a_burst_holds_two_large_packets(rate: str) -> None:
+    limit = next(command for command in Layout(2, Rate.parse(rate)).build_commands("bed") if command[0] == "tc")
+    assert int(limit[limit.index("burst") + 1]) >= 2 * 65_536
+
+
 def test_each_node_is_one_rank() -> None:
     environments = [LIMITED.environment(node) for node in range(3)]
     assert [each["RANK"] for each in environments] == ["0", "1", "2"]
