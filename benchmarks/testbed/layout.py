@@ -10,8 +10,8 @@ INTERFACE = "eth0"
 PORT = 29_500
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 # A burst covers what is due between two timer ticks, and two of the large packets that TCP hands over: cut up here,
-# they would cost the ranks ten times the CPU, where a network card cuts them up by itself. The queue takes what TCP has in
-# flight, so that nothing drops.
+# they would cost the ranks ten times the CPU, where a network card cuts them up by itself. The queue takes what TCP
+# has in flight, so that nothing drops.
 _BURST_S, _QUEUE_MS, _MIN_BURST_BYTES = 0.001, 50, 131_072
 
 
