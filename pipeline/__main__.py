@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _check(schedule)
         case _:
             try:
-                load = Load(chosen.compute_ms, chosen.comm_ms, chosen.id_overlap, chosen.dist_ms)
+                load = Load(chosen.compute_ms, chosen.comm_ms, chosen.id_overlap, chosen.dist_ms, chosen.dense_ms)
             except ValueError as error:
                 parser.error(str(error))
             return _simulate(schedule, load)
@@ -38,10 +38,11 @@ def _check(schedule: Schedule) -> int:
 def _simulate(schedule: Schedule, load: Load) -> int:
     simulation = simulate(schedule, durations(schedule, load))
     bound = max(load.compute_ms, load.comm_ms)
+    comm_ms = load.comm_ms + load.dense_ms
     return _say(
         f"{chart(schedule, simulation)}\n\n"
         f"step_ms     {simulation.step_ms:8.1f}   ({simulation.step_ms / bound:.2f} x the larger of compute and comm)\n"
-        f"exposed_ms  {simulation.exposed_ms:8.1f}   of {load.comm_ms:.1f} ms embedding and gradient communication"
+        f"exposed_ms  {simulation.exposed_ms:8.1f}   of {comm_ms:.1f} ms embedding, gradient and dense communication"
     )
 
 
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--comm-ms", type=float, default=load.comm_ms, help="rows and gradients of one step")
             command.add_argument("--id-overlap", type=float, default=load.id_overlap, help="share of ids in common")
             command.add_argument("--dist-ms", type=float, default=load.dist_ms, help="input dist of one step")
+            command.add_argument("--dense-ms", type=float, default=load.dense_ms, help="all-reduce of the dense part")
     return parser
 
 

@@ -1,8 +1,9 @@
-"""The all-reduce of the dense gradients, made visible: DDP starts it, this hook measures it."""
+"""The all-reduce of the dense gradients as a stage of its own: DDP starts it, the schedule says who waits for it."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,24 +13,24 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from pipeline.report import CollectiveName
 from pipeline.runtime import Runtime
-from pipeline.timeline import Flight
+from pipeline.runtime.base import Pending
 
 logger = logging.getLogger(__name__)
 
 
 class DenseAllReduce:
-    """Starts DDP's bucket all-reduces through the runtime, with DDP's own arithmetic.
+    """Starts DDP's bucket all-reduces through the runtime, with DDP's own arithmetic, while backward still computes.
 
-    DDP waits for its buckets at the end of backward, after its last hook: the time from there to the end of backward
-    is what the compute lane waits.
+    In a step of the pipeline DDP itself waits for none of them: its gradients are views of the buckets, which the
+    all-reduce fills in place, so they are there once the stage that gathers them is fenced.
     """
 
     def __init__(self, ddp: DistributedDataParallel, runtime: Runtime) -> None:
         """Take the place of DDP's default all-reduce. Raises RuntimeError if DDP already has a hook."""
         self._runtime = runtime
         self._group: dist.ProcessGroup = ddp.process_group
-        self._flights: list[Flight[Any]] = []
-        self._compute_ended: Any = None
+        self._begun: list[Pending] = []
+        self._defers = False
         self._accumulating = False
         if self._group.size() & (self._group.size() - 1):
             for parameter in ddp.parameters():
@@ -39,11 +40,19 @@ class DenseAllReduce:
                     )
         ddp.register_comm_hook(None, self._hook)
 
-    def backward_ended(self) -> None:
-        """Call it right after backward."""
-        if self._flights and self._compute_ended is not None:
-            self._runtime.waited(self._flights, self._compute_ended, self._runtime.moment())
-        self._flights, self._compute_ended = [], None
+    @contextmanager
+    def begun_only(self) -> Iterator[None]:
+        """A backward in here does not wait for what it begins, until `gather`. Any other does, a step by hand say."""
+        self._begun, self._defers = [], True
+        try:
+            yield
+        finally:
+            self._defers = False
+
+    def gather(self) -> None:
+        """Hand what that backward has begun to the present stage."""
+        begun, self._begun = self._begun, []
+        self._runtime.gather(begun)
 
     def _hook(self, _: object, bucket: torch._C._distributed_c10d.GradBucket) -> torch.futures.Future[torch.Tensor]:
         # DDP multiplies new gradients by the reciprocal and divides accumulated ones, which differs in the last bit
@@ -51,28 +60,30 @@ class DenseAllReduce:
         gradient = bucket.buffer()
         gradient = gradient.div_(self._group.size()) if self._accumulating else gradient.mul_(1.0 / self._group.size())
         pending = self._runtime.all_reduce_beside(CollectiveName.DENSE_ALLREDUCE, self._group, gradient)
-        self._flights.append(pending.flight)
-        if bucket.is_last():
-            # Queued before DDP queues its own final wait, so it runs when the gradients are there and the wait begins.
-            torch.autograd.Variable._execution_engine.queue_callback(self._mark)
-        return pending.work.get_future().then(lambda future: future.value()[0])
+        if not self._defers:
+            return pending.work.get_future().then(lambda future: future.value()[0])
+        self._begun.append(pending)
+        ready: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        ready.set_result(gradient)
+        return ready
 
     def _before_accumulation(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
         self._accumulating = parameter.grad is not None
 
-    def _mark(self) -> None:
-        self._compute_ended = self._runtime.moment()
 
-
-def measure_dense_allreduce(model: nn.Module, runtime: Runtime) -> DenseAllReduce | None:
+def take_over_dense_allreduce(model: nn.Module, runtime: Runtime) -> DenseAllReduce | None:
     """Hook into the DDP around the dense part of the model.
 
-    None where nothing is data parallel, or where DDP already has a hook of the user's: it stays, and is not measured.
+    None where nothing is data parallel, and where DDP must wait for its all-reduce itself, which is then not measured:
+    it already has a hook of the user's, or it copies gradients between its buckets and the parameters.
     """
     inner = model._dmp_wrapped_module if isinstance(model, DistributedModelParallel) else model
     if not isinstance(inner, DistributedDataParallel):
         return None
     if inner._comm_hooks:
-        logger.warning("DDP already has a communication hook; dense_allreduce will not be measured")
+        logger.warning("DDP already has a communication hook; dense_allreduce is left to it and not measured")
+        return None
+    if not inner.gradient_as_bucket_view:
+        logger.warning("dense_allreduce is left to DDP and not measured; wrap with gradient_as_bucket_view=True")
         return None
     return DenseAllReduce(inner, runtime)

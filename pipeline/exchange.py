@@ -18,6 +18,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from pipeline.report import Partition
 
+_BUCKETS_PER_ROW = 8
+
 
 class ShardingContext(Protocol):
     """What TorchRec's input dist leaves behind about its transfer (its `SequenceShardingContext`)."""
@@ -123,7 +125,29 @@ class TrainerSplit:
 
 def common_rows(rows: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
     """Which of `rows` stand in `previous` and the reverse: two bool masks. Memory grows with the batches only."""
-    return torch.isin(rows, previous), torch.isin(previous, rows)
+    return _members(rows, previous), _members(previous, rows)
+
+
+def _members(rows: Tensor, others: Tensor) -> Tensor:
+    """Which of `rows` stand in `others`, as `torch.isin` has it, several times faster on CPU: no sorting.
+
+    Each bucket keeps one of the rows that fall into it. A row that its bucket does not keep can only be among those
+    that were displaced, and these are few.
+    """
+    if rows.device.type != "cpu":
+        # To pick out the displaced ones, the host would have to wait for the device.
+        return torch.isin(rows, others)
+    buckets = 1 << (_BUCKETS_PER_ROW * others.numel()).bit_length()
+    kept = torch.full((buckets,), -1)
+    places = others & (buckets - 1)
+    kept[places] = others
+    seen = kept[rows & (buckets - 1)]
+    found = seen == rows
+    displaced = others[kept[places] != others]
+    if displaced.numel():
+        unsure = (~found & (seen >= 0)).nonzero().view(-1)
+        found[unsure] = torch.isin(rows[unsure], displaced)
+    return found
 
 
 def select(features: KeyedJaggedTensor, mask: Tensor) -> KeyedJaggedTensor:

@@ -53,6 +53,7 @@ class Executor:
         self._runtime = runtime
         self._outputs: dict[tuple[int, str], Output] = {}
         self._done: set[tuple[int, str]] = set()
+        self._put_off: list[tuple[Stage, int]] = []
         self.batches: int | None = None
         self.missing_ranks: list[int] = []
         self.step = -schedule.lead
@@ -72,14 +73,23 @@ class Executor:
         for stage in self._schedule.stages:
             batch = self.step - stage.skew
             if batch >= 0 and (batch, stage.name) not in self._done and self._exists(batch):
+                if stage.until is not None and not self._ready(stage, batch):
+                    self._put_off.append((stage, batch))
+                    continue
                 try:
                     self._run(stage, batch)
                 except NoMoreBatches as end:
                     self.batches, self.missing_ranks = batch, end.missing
+            self._catch_up(stage.name)
         forward = self.step
         self.step += 1
         self._forget()
         return forward
+
+    def poll(self) -> None:
+        """Run what was put off and has its inputs by now. A long stage calls it in between."""
+        while self._put_off and self._ready(*self._put_off[0]):
+            self._run(*self._put_off.pop(0))
 
     def value(self, stage: str, batch: int) -> Any:
         """The value that a stage produced for a batch, while it is still kept."""
@@ -107,6 +117,19 @@ class Executor:
 
     def _exists(self, batch: int) -> bool:
         return self.batches is None or batch < self.batches
+
+    def _ready(self, stage: Stage, batch: int) -> bool:
+        """Whether everything that a stage needs has been issued and has arrived."""
+        late = {(other.name, each) for other, each in self._put_off if (other, each) != (stage, batch)}
+        needed = [(batch + need.delta, need.stage) for need in stage.needs]
+        if any((name, each) in late for each, name in needed):
+            return False
+        return all(self._runtime.arrived(self._outputs[key]) for key in needed if key in self._outputs)
+
+    def _catch_up(self, ended: str) -> None:
+        """Run what could be put off until this stage and no longer."""
+        while any(stage.until == ended for stage, _ in self._put_off):
+            self._run(*self._put_off.pop(0))
 
     def _run(self, stage: Stage, batch: int) -> None:
         values: dict[Need, Any] = {}

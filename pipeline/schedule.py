@@ -7,7 +7,7 @@ declared apart from `needs`, so that a forgotten need is found by the checks rat
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from functools import cached_property
 from typing import Self
@@ -21,6 +21,7 @@ class Lane(StrEnum):
     COMPUTE = "compute"
     PRIORITY = "priority comm"
     BACKGROUND = "background comm"
+    DENSE = "dense comm"
 
 
 RowIds = frozenset[int]
@@ -72,7 +73,11 @@ class Need:
 
 @dataclass(frozen=True)
 class Stage:
-    """One line of a schedule."""
+    """One line of a schedule.
+
+    If what it needs is late, it may be put off `until` the named stage further down has ended. That stage must touch
+    no table rows, so that it makes no difference when within it that happens.
+    """
 
     name: str
     lane: Lane
@@ -80,6 +85,7 @@ class Stage:
     needs: tuple[Need, ...] = ()
     reads: TableRows | None = None
     writes: TableRows | None = None
+    until: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,17 @@ class Schedule:
             for need in stage.needs:
                 if need.stage not in names:
                     raise ValueError(f"schedule {self.name!r}: {stage.name} needs {need}, but there is no such stage")
+            self._check_until(names, stage)
+
+    def _check_until(self, names: list[str], stage: Stage) -> None:
+        if stage.until is None:
+            return
+        if stage.until not in names[names.index(stage.name) + 1 :]:
+            raise ValueError(f"schedule {self.name!r}: {stage.name} waits until {stage.until}, which is not below it")
+        between = self.stages[names.index(stage.name) : names.index(stage.until) + 1]
+        for other in between:
+            if other.until is None and (other.reads or other.writes):
+                raise ValueError(f"schedule {self.name!r}: {other.name} uses rows while {stage.name} may be put off")
 
     def __getitem__(self, name: str) -> Stage:
         return self._by_name[name]
@@ -109,6 +126,15 @@ class Schedule:
     @cached_property
     def _by_name(self) -> dict[str, Stage]:
         return {stage.name: stage for stage in self.stages}
+
+    @property
+    def put_off(self) -> Self:
+        """The same table with every stage put off for as long as it may be: right below its `until`."""
+        stages = [stage for stage in self.stages if stage.until is None]
+        for stage in reversed(self.stages):
+            if stage.until is not None:
+                stages.insert(stages.index(self[stage.until]) + 1, replace(stage, until=None))
+        return replace(self, stages=tuple(stages))
 
     @cached_property
     def lead(self) -> int:
@@ -148,6 +174,7 @@ def stage(
     *,
     reads: TableRows | None = None,
     writes: TableRows | None = None,
+    until: str | None = None,
 ) -> Stage:
     """A stage with its needs in the short spelling, e.g. `"overlap ol_apply(-1)"`."""
-    return Stage(name, lane, skew, tuple(map(Need.parse, needs.split())), reads, writes)
+    return Stage(name, lane, skew, tuple(map(Need.parse, needs.split())), reads, writes, until)

@@ -6,7 +6,8 @@ their gradients one step late; only shared rows (OL) stay on the critical path.
 
 from pipeline.schedule import Lane, Schedule, TableRows, stage
 
-COPY, DIST, COMPUTE, PRIORITY, BACKGROUND = Lane.COPY, Lane.DIST, Lane.COMPUTE, Lane.PRIORITY, Lane.BACKGROUND
+COPY, DIST, COMPUTE = Lane.COPY, Lane.DIST, Lane.COMPUTE
+PRIORITY, BACKGROUND, DENSE = Lane.PRIORITY, Lane.BACKGROUND, Lane.DENSE
 
 SYNC = Schedule(
     "sync",
@@ -19,9 +20,10 @@ SYNC = Schedule(
         stage("embedding_a2a", PRIORITY, 0, "lookup receive"),
         stage("forward", COMPUTE, 0, "embedding_a2a receive copy_batch"),
         stage("backward", COMPUTE, 0, "forward receive"),
+        stage("dense_allreduce", DENSE, 0, "backward"),
         stage("gradient_a2a", PRIORITY, 0, "backward receive"),
         stage("apply", COMPUTE, 0, "gradient_a2a lookup receive", writes=TableRows.ALL),
-        stage("optimizer", COMPUTE, 0, "backward"),
+        stage("optimizer", COMPUTE, 0, "dense_allreduce"),
     ),
 )
 
@@ -36,8 +38,9 @@ SPARSE_DIST = Schedule(
         stage("forward", COMPUTE, 0, "embedding_a2a receive copy_batch"),
         stage("input_dist", DIST, -1, "input_splits"),
         stage("backward", COMPUTE, 0, "forward receive"),
+        stage("dense_allreduce", DENSE, 0, "backward"),
         stage("gradient_a2a", PRIORITY, 0, "backward receive"),
-        stage("optimizer", COMPUTE, 0, "backward"),
+        stage("optimizer", COMPUTE, 0, "dense_allreduce"),
         stage("apply", COMPUTE, 0, "gradient_a2a lookup receive", writes=TableRows.ALL),
     ),
 )
@@ -46,22 +49,30 @@ PRIORITIZED = Schedule(
     "prioritized",
     (
         stage("copy_batch", COPY, -2),
-        stage("ol_lookup", COMPUTE, 0, "overlap ol_apply(-1)", reads=TableRows.OL_WITH_PREVIOUS),
-        stage("ol_embedding_a2a", PRIORITY, 0, "ol_lookup overlap partition"),
         stage("receive", DIST, -1, "input_dist"),
         stage("overlap", DIST, -1, "receive receive(-1)"),
         stage("nol_gradient_a2a", BACKGROUND, 1, "backward overlap(+1) receive"),
         stage("forward", COMPUTE, 0, "ol_embedding_a2a nol_embedding_a2a partition receive copy_batch"),
         stage("input_splits", DIST, -2, "copy_batch"),
         stage("partition", DIST, -1, "overlap receive receive(-1)"),
-        stage("nol_apply", COMPUTE, 1, "nol_gradient_a2a overlap(+1) receive", writes=TableRows.NOL_WITH_NEXT),
-        stage("nol_lookup", COMPUTE, -1, "overlap nol_apply(-2)", reads=TableRows.NOL_WITH_PREVIOUS),
-        stage("nol_embedding_a2a", BACKGROUND, -1, "nol_lookup overlap partition"),
+        stage(
+            "nol_apply",
+            COMPUTE,
+            1,
+            "nol_gradient_a2a overlap(+1) receive",
+            writes=TableRows.NOL_WITH_NEXT,
+            until="backward",
+        ),
+        stage("nol_lookup", COMPUTE, -1, "overlap nol_apply(-2)", reads=TableRows.NOL_WITH_PREVIOUS, until="backward"),
+        stage("nol_embedding_a2a", BACKGROUND, -1, "nol_lookup overlap partition", until="backward"),
         stage("backward", COMPUTE, 0, "forward partition(+1) receive"),
+        stage("dense_allreduce", DENSE, 0, "backward"),
         stage("ol_gradient_a2a", PRIORITY, 0, "backward overlap(+1) receive"),
         stage("input_dist", DIST, -2, "input_splits"),
-        stage("optimizer", COMPUTE, 0, "backward"),
         stage("ol_apply", COMPUTE, 0, "ol_gradient_a2a overlap(+1) receive", writes=TableRows.OL_WITH_NEXT),
+        stage("ol_lookup", COMPUTE, -1, "overlap ol_apply(-1)", reads=TableRows.OL_WITH_PREVIOUS),
+        stage("ol_embedding_a2a", PRIORITY, -1, "ol_lookup overlap partition"),
+        stage("optimizer", COMPUTE, 0, "dense_allreduce"),
     ),
 )
 

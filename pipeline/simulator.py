@@ -1,7 +1,8 @@
 """A dry run of a schedule: how long a step takes, and how long compute waits, for given stage durations.
 
-Each lane does its stages in the order of issue; a stage starts when its lane is free and its needs are met. The two
-communication lanes share one link: a stage on the background lane gives way while the priority lane transfers.
+Each lane does its stages in the order of issue; a stage starts when its lane is free and its needs are met. The
+communication lanes share one link: the priority lane gives way to the dense all-reduce, which backward has begun before
+it ends, and the background lane to both.
 """
 
 from collections.abc import Mapping
@@ -11,22 +12,24 @@ from pipeline.checks import Event, events
 from pipeline.report import Partition
 from pipeline.schedule import Lane, Schedule
 
-COMM_LANES = (Lane.PRIORITY, Lane.BACKGROUND)
+COMM_LANES = (Lane.DENSE, Lane.PRIORITY, Lane.BACKGROUND)
 
 
 @dataclass(frozen=True)
 class Load:
     """One step's work. `compute_ms` is all of the compute lane's, `comm_ms` the transfer of all rows and gradients,
-    `id_overlap` (0..1) the share of ids that two consecutive batches have in common, `dist_ms` the input dist.
+    `id_overlap` (0..1) the share of ids that two consecutive batches have in common, `dist_ms` the input dist,
+    `dense_ms` the all-reduce of the dense gradients.
     """
 
     compute_ms: float = 60.0
     comm_ms: float = 60.0
     id_overlap: float = 0.12
     dist_ms: float = 3.0
+    dense_ms: float = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("compute_ms", "comm_ms", "dist_ms"):
+        for name in ("compute_ms", "comm_ms", "dist_ms", "dense_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is negative")
         if not 0 <= self.id_overlap <= 1:
@@ -64,6 +67,8 @@ def durations(schedule: Schedule, load: Load) -> dict[str, float]:
         name = rest if share != 1.0 or prefix in list(Partition) else stage.name
         if stage.lane is Lane.COMPUTE:
             found[stage.name] = COMPUTE_SHARES.get(name, 0.0) * load.compute_ms * share
+        elif stage.lane is Lane.DENSE:
+            found[stage.name] = load.dense_ms
         elif stage.lane in COMM_LANES:
             found[stage.name] = load.comm_ms / 2 * share
         else:
@@ -85,8 +90,9 @@ def simulate(schedule: Schedule, stage_ms: Mapping[str, float], batches: int = 1
         free = lane_free.get(stage.lane, 0.0)
         ready = {need: ends.get((need.stage, event.batch + need.delta), 0.0) for need in stage.needs}
         begin = max([free, *ready.values()])
-        if stage.lane is Lane.BACKGROUND:
-            begin = max(begin, lane_free.get(Lane.PRIORITY, 0.0))
+        if stage.lane in COMM_LANES:
+            more_urgent = COMM_LANES[: COMM_LANES.index(stage.lane)]
+            begin = max([begin, *(lane_free.get(lane, 0.0) for lane in more_urgent)])
         if stage.lane is Lane.COMPUTE:
             comm = max((end for need, end in ready.items() if schedule[need.stage].lane in COMM_LANES), default=0.0)
             step = event.batch + stage.skew

@@ -10,7 +10,7 @@ from torch import nn
 
 from pipeline import schedules
 from pipeline.checks import check
-from pipeline.dense_allreduce import measure_dense_allreduce
+from pipeline.dense_allreduce import take_over_dense_allreduce
 from pipeline.drawing import draw_violations
 from pipeline.errors import InvalidSchedule, PendingGradients, PipelineError, UnevenData
 from pipeline.executor import Executor
@@ -73,8 +73,9 @@ class TrainPipeline(Generic[In, Out]):
             modules,
             ProcessGroups(dist.new_group(ranks, timeout=timeout), dist.new_group(ranks, timeout=timeout)),
             self._runtime,
-            measure_dense_allreduce(model, self._runtime),
+            take_over_dense_allreduce(model, self._runtime),
             self._next_batch,
+            self._poll,
         )
         self._executor = self._new_executor()
 
@@ -172,6 +173,9 @@ class TrainPipeline(Generic[In, Out]):
     def _next_batch(self) -> In | None:
         assert self._source is not None
         return next(self._source, None)
+
+    def _poll(self) -> None:
+        self._executor.poll()
 
     def _facts(self, batch: int) -> StepFacts:
         received: Received = self._executor.value("receive", batch)

@@ -64,12 +64,26 @@ class Runtime(ABC):
         """Let the lane wait until `output` is there, and keep its tensors alive for the lane."""
 
     @abstractmethod
+    def arrived(self, output: Output) -> bool:
+        """Whether a fence on `output` would hold up the host no more."""
+
+    @abstractmethod
     def finish(self, lane: Lane, value: Any) -> Output:
         """Close a stage, still on its lane: its value, with what it started."""
 
     @abstractmethod
     def start(self, pending: Pending) -> None:
         """A collective was issued on the current lane, which is done when the collective is."""
+
+    @abstractmethod
+    def join(self, pending: Pending) -> None:
+        """The current lane is done when this collective, issued from another lane, is."""
+
+    def gather(self, issued: Iterable[Pending]) -> None:
+        """The present stage answers for collectives that `all_reduce_beside` has started."""
+        for pending in issued:
+            self.join(pending)
+            self._started.append(pending)
 
     def watch(self, pending: Pending) -> None:
         """Note the moment in which a collective ends, without any lane waiting for it."""
@@ -119,7 +133,7 @@ class Runtime(ABC):
         return work
 
     def all_reduce_beside(self, name: CollectiveName, group: dist.ProcessGroup, tensor: Tensor) -> Pending:
-        """Start an in-place sum over the ranks that no lane waits for; whoever issued it does. For DDP's buckets.
+        """Start an in-place sum over the ranks that belongs to no stage until one gathers it. For DDP's buckets.
 
         Bytes are those of a ring: 2 (n-1)/n of the tensor in each direction.
         """

@@ -46,11 +46,17 @@ class CpuRuntime(Runtime):
             else:
                 pending.work.wait()
 
+    def arrived(self, output: Output) -> bool:
+        return all(pending.flight.end is not None for pending in output.pending)
+
     def finish(self, lane: Lane, value: Any) -> Output:
         return Output(value, lane, self._take_started(), None)
 
     def start(self, pending: Pending) -> None:
         self.watch(pending)
+
+    def join(self, pending: Pending) -> None:
+        pass
 
     def _transfer(
         self,

@@ -28,6 +28,7 @@ class CudaRuntime(Runtime):
             Lane.DIST: device_module.Stream(device=device, priority=-1),
             Lane.PRIORITY: device_module.Stream(device=device, priority=-1),
             Lane.BACKGROUND: device_module.Stream(device=device),
+            Lane.DENSE: device_module.Stream(device=device, priority=-1),
         }
         self._origin = self.moment()
         self.timeline = Timeline(rank, self.moment, self._milliseconds, lambda event: event.synchronize())
@@ -60,6 +61,10 @@ class CudaRuntime(Runtime):
         for tensor in tensors_in(output.value):
             tensor.record_stream(stream)
 
+    def arrived(self, output: Output) -> bool:
+        # The streams wait for each other; the host never does.
+        return True
+
     def finish(self, lane: Lane, value: Any) -> Output:
         return Output(value, lane, self._take_started(), self.moment())
 
@@ -67,6 +72,9 @@ class CudaRuntime(Runtime):
         # NCCL runs on a stream of its own; this makes the lane's stream wait for it and leaves the host free.
         pending.work.wait()
         pending.flight.end = self.moment()
+
+    def join(self, pending: Pending) -> None:
+        pending.work.wait()
 
     def _current_stream(self) -> Any:
         return self._cuda.current_stream(self._device)

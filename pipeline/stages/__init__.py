@@ -35,8 +35,11 @@ def stage_functions(
     runtime: Runtime,
     dense_allreduce: DenseAllReduce | None,
     source: Callable[[], Any],
+    poll: Callable[[], None],
 ) -> dict[str, StageFunction]:
-    """The functions for the stages of a schedule, by stage name. `source` yields host batches, None at the end."""
+    """The functions for the stages of a schedule, by stage name. `source` yields host batches, None at the end;
+    `poll` runs what was put off.
+    """
     names = {stage.name for stage in schedule.stages}
     sharding_groups = [group for module in modules for group in module.groups if not group.replicated]
     embeddings: Embeddings
@@ -48,7 +51,7 @@ def stage_functions(
         **BatchStages(device, modules, groups.priority, runtime, source).functions(),
         **OverlapStages(groups.priority, runtime).functions(),
         **embeddings.functions(),
-        **DenseStages(model, optimizer, modules, embeddings, dense_allreduce).functions(),
+        **DenseStages(model, optimizer, modules, embeddings, dense_allreduce, poll).functions(),
     }
     unknown = names - set(functions)
     if unknown:

@@ -1,10 +1,13 @@
 """The model itself: forward, backward, dense optimizer."""
 
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from pipeline.dense_allreduce import DenseAllReduce
 from pipeline.executor import Inputs, StageFunction
@@ -27,7 +30,9 @@ class Result:
 
 
 class DenseStages:
-    """`forward`, `backward`, `optimizer`. Backward ends at the embeddings; their gradients are only split."""
+    """`forward`, `backward`, `dense_allreduce`, `optimizer`. Backward ends at the embeddings, whose gradients are only
+    split.
+    """
 
     def __init__(
         self,
@@ -36,15 +41,23 @@ class DenseStages:
         modules: tuple[PrioritizedModule, ...],
         embeddings: Embeddings,
         dense_allreduce: DenseAllReduce | None,
+        poll: Callable[[], None],
     ) -> None:
+        """`poll` is called again and again while backward computes, before each operation of the model's graph."""
         self._model = model
         self._optimizer = optimizer
         self._modules = modules
         self._embeddings = embeddings
         self._dense_allreduce = dense_allreduce
+        self._poll = poll
 
     def functions(self) -> dict[str, StageFunction]:
-        return {"forward": self.forward, "backward": self.backward, "optimizer": self.optimizer}
+        return {
+            "forward": self.forward,
+            "backward": self.backward,
+            "dense_allreduce": self.dense_allreduce,
+            "optimizer": self.optimizer,
+        }
 
     def forward(self, inputs: Inputs) -> Result:
         copied: Copied = inputs("copy_batch")
@@ -62,18 +75,39 @@ class DenseStages:
 
     def backward(self, inputs: Inputs) -> Any:
         result: Result = inputs("forward")
-        torch.autograd.backward(torch.sum(result.losses, dim=0))
-        if self._dense_allreduce is not None:
-            self._dense_allreduce.backward_ended()
+        loss = torch.sum(result.losses, dim=0)
+        for operation in _operations(loss):
+            operation.register_prehook(lambda _: self._poll())
+        with nullcontext() if self._dense_allreduce is None else self._dense_allreduce.begun_only():
+            torch.autograd.backward(loss)
         gradients = [_gradient(leaf, group) for leaf, group in zip(result.leaves, self._sharded_groups(), strict=True)]
         return self._embeddings.split(inputs, gradients, result.times)
 
-    def optimizer(self, inputs: Inputs) -> None:
+    def dense_allreduce(self, inputs: Inputs) -> None:
+        """Backward has begun the transfers; who needs this stage waits for them."""
         inputs("backward")
+        if self._dense_allreduce is not None:
+            self._dense_allreduce.gather()
+
+    def optimizer(self, inputs: Inputs) -> None:
+        inputs("dense_allreduce")
         self._optimizer.step()
 
     def _sharded_groups(self) -> list[Group]:
         return [group for module in self._modules for group in module.groups if not group.replicated]
+
+
+def _operations(loss: Tensor) -> Iterator[Node]:
+    """The operations whose backward leads from a loss to its leaves."""
+    found: set[Node] = set()
+    ahead = [loss.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        # What ends at a leaf outlives the graph, and would collect a hook in every step.
+        if node is not None and node not in found and node.next_functions:
+            found.add(node)
+            ahead += [following for following, _ in node.next_functions]
+            yield node
 
 
 def _gradient(leaf: Tensor, group: Group) -> Tensor | None:

@@ -29,6 +29,18 @@ def test_common_rows_both_ways() -> None:
     assert previous.tolist() == [True, False, True]
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_common_rows_are_those_that_stand_in_both(data: st.DataObject) -> None:
+    """Multiples of a power of two fall into few buckets, so that rows displace each other."""
+    spread = data.draw(st.sampled_from([1, 64, 4096, 2**33]))
+    ids = st.lists(st.integers(0, 40).map(lambda place: place * spread), max_size=60)
+    rows, previous = (torch.tensor(data.draw(ids), dtype=torch.int64) for _ in range(2))
+    mask, earlier = common_rows(rows, previous)
+    assert mask.tolist() == [row in previous.tolist() for row in rows.tolist()]
+    assert earlier.tolist() == [row in rows.tolist() for row in previous.tolist()]
+
+
 def test_inverse_of_a_permutation() -> None:
     permutation = torch.tensor([2, 0, 1], dtype=torch.int32)
     assert invert(permutation)[permutation.long()].tolist() == [0, 1, 2]
@@ -91,7 +103,7 @@ def _piece(wire: Tensor, splits: list[int], peer: int) -> Tensor:
     return wire[ends[peer] : ends[peer + 1]]
 
 
-@pytest.mark.parametrize("sizes", [[[2, 1], [0, 3]], [[0, 0], [0, 0]], [[1, 2]]])
+@pytest.mark.parametrize("sizes", [[[2, 1], [0, 3]], [[0, 0], [0, 0]], [[1, 2]], [[9, 16], [8, 3], [7, 0]]])
 def test_masks_travel_together(sizes: list[list[int]]) -> None:
     """Two ranks that send each other the same shapes: what one packs for peer r is what it unpacks from peer r."""
     generator = torch.Generator().manual_seed(1)

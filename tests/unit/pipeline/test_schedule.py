@@ -56,16 +56,14 @@ def test_nol_lookup_two_steps_ahead_is_rejected() -> None:
 
 
 def test_ol_one_batch_early_is_rejected() -> None:
-    early = changed(PRIORITIZED, "ol_lookup", lambda each: replace(each, skew=-1))
+    early = changed(PRIORITIZED, "ol_lookup", lambda each: replace(each, skew=-2))
     assert any(found.stage == "ol_lookup" and "ol_apply(-1)" in found.reason for found in check_static(early))
     assert check_replay(early)[0].stage == "ol_lookup"
 
 
 def test_ol_early_by_its_order_alone_is_found_by_replay_alone() -> None:
     """Without the need there is nothing for the static check to see; the rows still tell."""
-    early = changed(
-        moved(PRIORITIZED, "ol_lookup", below="nol_lookup"), "ol_lookup", lambda each: replace(each, skew=-1)
-    )
+    early = moved(PRIORITIZED, "ol_lookup", below="backward")
     forgotten = without_need(without_need(early, "ol_lookup", "ol_apply(-1)"), "ol_lookup", "overlap")
     assert check_static(forgotten) == []
     assert check_replay(forgotten)[0].stage == "ol_lookup"
@@ -100,6 +98,17 @@ def test_deferring_all_gradients_is_stale() -> None:
     [found] = check_replay(late)
     assert found == Violation("replay", "lookup", 1, found.reason)
     assert "misses [0]" in found.reason
+
+
+def test_a_stage_may_be_put_off_only_as_far_as_the_checks_allow() -> None:
+    assert [each.name for each in PRIORITIZED.put_off.stages].index("nol_apply") == 8
+    too_late = changed(PRIORITIZED, "partition", lambda each: replace(each, until="dense_allreduce"))
+    assert {found.check for found in check(too_late)} == {"static"}
+    assert any("partition(+1)" in found.reason for found in check(too_late))
+    with pytest.raises(ValueError, match="waits until forward, which is not below it"):
+        changed(PRIORITIZED, "nol_apply", lambda each: replace(each, until="forward"))
+    with pytest.raises(ValueError, match="ol_apply uses rows while nol_apply may be put off"):
+        changed(PRIORITIZED, "nol_apply", lambda each: replace(each, until="optimizer"))
 
 
 def test_gradients_that_are_never_applied_are_found() -> None:

@@ -210,7 +210,7 @@ def stale_lookups_after_loading() -> Mutation:
 
 
 def dense_step_left_out() -> Mutation:
-    return _method(DenseStages, "optimizer", lambda original, stages, inputs: inputs("backward") and None)
+    return _method(DenseStages, "optimizer", lambda original, stages, inputs: inputs("dense_allreduce") and None)
 
 
 def dense_gradients_divided() -> Mutation:

@@ -94,7 +94,7 @@ def _order() -> Iterator[Mutant]:
         ("prioritized", "nol_apply", "one batch too late", partial(skew, "prioritized", "nol_apply", 2)),
         ("prioritized", "ol_apply", "one batch too late", partial(skew, "prioritized", "ol_apply", 1)),
         ("prioritized", "nol_lookup", "two batches early", partial(skew, "prioritized", "nol_lookup", -2)),
-        ("prioritized", "ol_lookup", "one batch early", partial(skew, "prioritized", "ol_lookup", -1)),
+        ("prioritized", "ol_lookup", "one batch early", partial(skew, "prioritized", "ol_lookup", -2)),
         ("prioritized", "nol_lookup", "before nol_apply", partial(below, "prioritized", "nol_lookup", "partition")),
         ("prioritized", "ol_apply", "never", partial(without, "prioritized", "ol_apply")),
         ("prioritized", "nol_apply", "never", partial(without, "prioritized", "nol_apply")),
