@@ -51,7 +51,8 @@ def _block(ranks: list[Any], *, telemetry: bool, steps: int) -> float:
     """The mean step of a block in milliseconds, the slowest rank's. A median would hide the steps in which a batch of
     samples is sent. Blocks are long against the sender's interval, so that little of it falls into the next block.
     """
-    return max(ray.get([rank.block.remote(telemetry, steps) for rank in ranks]))
+    blocks_ms: list[float] = ray.get([rank.block.remote(telemetry, steps) for rank in ranks])
+    return max(blocks_ms)
 
 
 @contextmanager
