@@ -76,10 +76,12 @@ class DenseStages:
     def backward(self, inputs: Inputs) -> Any:
         result: Result = inputs("forward")
         loss = torch.sum(result.losses, dim=0)
-        for operation in _operations(loss):
-            operation.register_prehook(lambda _: self._poll())
+        polls = [operation.register_prehook(lambda _: self._poll()) for operation in _operations(loss)]
         with nullcontext() if self._dense_allreduce is None else self._dense_allreduce.begun_only():
             torch.autograd.backward(loss)
+        # The garbage collector cannot see into the graph: hooks left there would keep the whole pipeline alive.
+        for poll in polls:
+            poll.remove()
         gradients = [_gradient(leaf, group) for leaf, group in zip(result.leaves, self._sharded_groups(), strict=True)]
         return self._embeddings.split(inputs, gradients, result.times)
 

@@ -1,15 +1,20 @@
 """AllToAlls made of point-to-point transfers deliver what gloo's own would, several at once and on several groups."""
 
+import gc
+import threading
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from pipeline import TrainPipeline
 from pipeline.runtime.full_duplex import FullDuplex
+from tests.integration.pipeline.reference import Batch, Case, batches, build
 from tests.ranks import RankPool
 
 ROUNDS = 40
+CASE = Case(steps=4)
 
 
 def exchange_at_random(device: torch.device) -> int:
@@ -57,6 +62,34 @@ def meet_nobody(device: torch.device) -> str:
             message = str(error)
     dist.barrier()
     return message
+
+
+def _train(device: torch.device) -> list[threading.Thread]:
+    """Train a few steps; the threads that watched the transfers."""
+    before = set(threading.enumerate())
+    model, optimizer = build(CASE, device)
+    pipe: TrainPipeline[Batch, torch.Tensor] = TrainPipeline(model, optimizer, device)
+    source = batches(CASE, dist.get_rank())
+    for _ in range(CASE.steps - 1):
+        pipe.progress(source)
+    pipe.flush()
+    return [thread for thread in threading.enumerate() if thread.name == "transfer" and thread not in before]
+
+
+def train_and_forget(device: torch.device) -> int:
+    """How many of the threads of a pipeline are left when it and its model are gone."""
+    threads = _train(device)
+    assert threads
+    # The autograd graph of the last step keeps the rest alive until it is gone itself.
+    for _ in range(3):
+        gc.collect()
+    for thread in threads:
+        thread.join(10)
+    return sum(thread.is_alive() for thread in threads)
+
+
+def test_a_pipeline_that_is_gone_leaves_no_thread(ranks: RankPool) -> None:
+    assert ranks.run(2, train_and_forget) == [0, 0]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
