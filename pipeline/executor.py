@@ -86,10 +86,13 @@ class Executor:
         self._forget()
         return forward
 
-    def poll(self) -> None:
-        """Run what was put off and has its inputs by now. A long stage calls it in between."""
+    def poll(self) -> bool:
+        """Run what was put off and has its inputs by now. A long stage calls it in between, while it returns True:
+        something is still put off.
+        """
         while self._put_off and self._ready(*self._put_off[0]):
             self._run(*self._put_off.pop(0))
+        return bool(self._put_off)
 
     def value(self, stage: str, batch: int) -> Any:
         """The value that a stage produced for a batch, while it is still kept."""

@@ -174,8 +174,8 @@ class TrainPipeline(Generic[In, Out]):
         assert self._source is not None
         return next(self._source, None)
 
-    def _poll(self) -> None:
-        self._executor.poll()
+    def _poll(self) -> bool:
+        return self._executor.poll()
 
     def _facts(self, batch: int) -> StepFacts:
         received: Received = self._executor.value("receive", batch)

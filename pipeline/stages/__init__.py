@@ -35,10 +35,10 @@ def stage_functions(
     runtime: Runtime,
     dense_allreduce: DenseAllReduce | None,
     source: Callable[[], Any],
-    poll: Callable[[], None],
+    poll: Callable[[], bool],
 ) -> dict[str, StageFunction]:
     """The functions for the stages of a schedule, by stage name. `source` yields host batches, None at the end;
-    `poll` runs what was put off.
+    `poll` runs what was put off, as `Executor.poll` does.
     """
     names = {stage.name for stage in schedule.stages}
     sharding_groups = [group for module in modules for group in module.groups if not group.replicated]

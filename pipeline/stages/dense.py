@@ -41,9 +41,9 @@ class DenseStages:
         modules: tuple[PrioritizedModule, ...],
         embeddings: Embeddings,
         dense_allreduce: DenseAllReduce | None,
-        poll: Callable[[], None],
+        poll: Callable[[], bool],
     ) -> None:
-        """`poll` is called again and again while backward computes, before each operation of the model's graph."""
+        """`poll` is called before each operation of backward, unless it says at first that nothing is put off."""
         self._model = model
         self._optimizer = optimizer
         self._modules = modules
@@ -76,7 +76,8 @@ class DenseStages:
     def backward(self, inputs: Inputs) -> Any:
         result: Result = inputs("forward")
         loss = torch.sum(result.losses, dim=0)
-        polls = [operation.register_prehook(lambda _: self._poll()) for operation in _operations(loss)]
+        operations = _operations(loss) if self._poll() else ()
+        polls = [operation.register_prehook(lambda _: self._before_operation()) for operation in operations]
         with nullcontext() if self._dense_allreduce is None else self._dense_allreduce.begun_only():
             torch.autograd.backward(loss)
         # The garbage collector cannot see into the graph: hooks left there would keep the whole pipeline alive.
@@ -84,6 +85,9 @@ class DenseStages:
             poll.remove()
         gradients = [_gradient(leaf, group) for leaf, group in zip(result.leaves, self._sharded_groups(), strict=True)]
         return self._embeddings.split(inputs, gradients, result.times)
+
+    def _before_operation(self) -> None:
+        self._poll()
 
     def dense_allreduce(self, inputs: Inputs) -> None:
         """Backward has begun the transfers; who needs this stage waits for them."""

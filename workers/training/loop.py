@@ -147,8 +147,8 @@ class Progress:
     """Puts together what the loop and the pipeline know about each step, and hands it to the telemetry.
 
     Reports are worked out many at a time and on all ranks in the same step, which costs the run far less than one after
-    each step. On CUDA a step is
-    reported when the device has done it: so the loss is copied without waiting, and read when the report is there.
+    each step. On CUDA a step is reported when the device has done it: so the loss is copied without waiting, and read
+    when the report is there.
     """
 
     def __init__(self, pipe: Pipeline, telemetry: Telemetry, first: int, attempt: int) -> None:
