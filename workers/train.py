@@ -5,6 +5,7 @@ Exit status: 0 when the job succeeded, 1 when it failed, 2 when the job file is 
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from workers.run import ExitStatus, read_run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    # A stop comes as SIGINT. Whatever a script starts in the background inherits that it is ignored, down to here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run = read_run(_parser().parse_args(arguments).job, dict(os.environ))
     except InvalidJob as error:

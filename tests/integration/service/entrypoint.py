@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 import urllib.request
@@ -10,6 +11,8 @@ from typing import Any
 
 
 def main() -> int:
+    # As training does: the tests may run in the background of a script, where SIGINT is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     job = json.loads(os.environ["OVERLANE_JOB"])
     todo: dict[str, Any] = job["model"]["params"]
     sys.stdout.write("größe: hello\n")

@@ -110,7 +110,10 @@ class Jobs:
     storage: Path
 
     def start(self, job: dict[str, Any], job_id: str, report_url: str | None = None) -> "subprocess.Popen[str]":
-        """Start `python -m workers.train`; its output comes through a pipe."""
+        """Start `python -m workers.train`; its output comes through a pipe.
+
+        It inherits an ignored SIGINT, as everything does that a script starts in the background.
+        """
         environment = {
             **os.environ,
             "RAY_ADDRESS": self.ray_address,
@@ -121,7 +124,8 @@ class Jobs:
         }
         if report_url is not None:
             environment.update(OVERLANE_REPORT_URL=report_url, OVERLANE_REPORT_TOKEN=TOKEN)
-        command = [sys.executable, "-m", "workers.train", "--job", "env:OVERLANE_JOB"]
+        train = [sys.executable, "-m", "workers.train", "--job", "env:OVERLANE_JOB"]
+        command = ["env", "--ignore-signal=INT", *train]
         return subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
