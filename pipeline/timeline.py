@@ -156,8 +156,9 @@ class Timeline(Generic[M]):
         kinds: dict[Kind, _Tally] = {}
         for flight in window.flights:
             tally = kinds.setdefault((flight.name, flight.partition), _Tally())
-            tally.spans.append(self._span(flight, (begin, end)))
-            tally.waits += [clip(wait, (begin, end)) for wait in self._known(flight.waits)]
+            tally.spans.append(self._span(flight, begin, end))
+            # Not clipped to the step: only what they have in common with spans and compute counts, and these are.
+            tally.waits += self._known(flight.waits)
         for flight in window.issued:
             tally = kinds.setdefault((flight.name, flight.partition), _Tally())
             tally.bytes_sent += flight.bytes_sent
@@ -184,18 +185,27 @@ class Timeline(Generic[M]):
             collectives=tuple(kinds[kind].report(kind) for kind in KINDS if kind in kinds),
         )
 
-    def _span(self, flight: Flight[M], step: Interval) -> Interval:
+    def _span(self, flight: Flight[M], step_begin: float, step_end: float) -> Interval:
         begin = self._resolve(flight.begin)
         end = None if flight.end is None else self._resolve(flight.end)
-        return clip((step[0] if begin is None else begin, step[1] if end is None else end), step)
+        return (
+            step_begin if begin is None or begin < step_begin else begin,
+            step_end if end is None or end > step_end else end,
+        )
 
     def _known(self, intervals: list[tuple[M, M]]) -> list[Interval]:
-        resolved = [(self._resolve(begin), self._resolve(end)) for begin, end in intervals]
-        return [(begin, end) for begin, end in resolved if begin is not None and end is not None]
+        known = []
+        for one, other in intervals:
+            begin, end = self._resolve(one), self._resolve(other)
+            if begin is not None and end is not None:
+                known.append((begin, end))
+        return known
 
 
-def union(intervals: Iterable[Interval]) -> list[Interval]:
+def union(intervals: list[Interval]) -> list[Interval]:
     """Disjoint intervals in order that cover the same time."""
+    if len(intervals) == 1:
+        return intervals if intervals[0][1] > intervals[0][0] else []
     merged: list[Interval] = []
     last = -math.inf
     for interval in sorted(intervals):
@@ -227,11 +237,6 @@ def intersect(one: list[Interval], other: list[Interval]) -> list[Interval]:
         else:
             right += 1
     return common
-
-
-def clip(interval: Interval, window: Interval) -> Interval:
-    """The part of an interval inside a window; empty (end <= begin) where they do not meet."""
-    return max(interval[0], window[0]), min(interval[1], window[1])
 
 
 def length(intervals: Iterable[Interval]) -> float:
