@@ -43,14 +43,14 @@ class DenseAllReduce:
     @contextmanager
     def begun_only(self) -> Iterator[None]:
         """A backward in here does not wait for what it begins, until `gather`. Any other does, a step by hand say."""
-        self._begun, self._defers = [], True
+        self._defers = True
         try:
             yield
         finally:
             self._defers = False
 
     def gather(self) -> None:
-        """Hand what that backward has begun to the present stage."""
+        """Hand what those backwards have begun to the present stage."""
         begun, self._begun = self._begun, []
         self._runtime.gather(begun)
 
@@ -71,19 +71,25 @@ class DenseAllReduce:
         self._accumulating = parameter.grad is not None
 
 
+def ddp_of(model: nn.Module) -> DistributedDataParallel | None:
+    """The DDP around the dense part of the model; None where nothing is data parallel."""
+    inner = model._dmp_wrapped_module if isinstance(model, DistributedModelParallel) else model
+    return inner if isinstance(inner, DistributedDataParallel) else None
+
+
 def take_over_dense_allreduce(model: nn.Module, runtime: Runtime) -> DenseAllReduce | None:
     """Hook into the DDP around the dense part of the model.
 
     None where nothing is data parallel, and where DDP must wait for its all-reduce itself, which is then not measured:
     it already has a hook of the user's, or it copies gradients between its buckets and the parameters.
     """
-    inner = model._dmp_wrapped_module if isinstance(model, DistributedModelParallel) else model
-    if not isinstance(inner, DistributedDataParallel):
+    ddp = ddp_of(model)
+    if ddp is None:
         return None
-    if inner._comm_hooks:
+    if ddp._comm_hooks:
         logger.warning("DDP already has a communication hook; dense_allreduce is left to it and not measured")
         return None
-    if not inner.gradient_as_bucket_view:
+    if not ddp.gradient_as_bucket_view:
         logger.warning("dense_allreduce is left to DDP and not measured; wrap with gradient_as_bucket_view=True")
         return None
-    return DenseAllReduce(inner, runtime)
+    return DenseAllReduce(ddp, runtime)

@@ -53,7 +53,7 @@ class Executor:
         self._runtime = runtime
         self._outputs: dict[tuple[int, str], Output] = {}
         self._done: set[tuple[int, str]] = set()
-        self._put_off: list[tuple[Stage, int]] = []
+        self._movable: list[tuple[Stage, int]] = []
         self.batches: int | None = None
         self.missing_ranks: list[int] = []
         self.step = -schedule.lead
@@ -72,10 +72,12 @@ class Executor:
         """Issue the next step's stages in order. Returns the batch whose forward belongs to this step."""
         for stage in self._schedule.stages:
             batch = self.step - stage.skew
-            if batch >= 0 and (batch, stage.name) not in self._done and self._exists(batch):
-                if stage.until is not None and not self._ready(stage, batch):
-                    self._put_off.append((stage, batch))
+            if self._is_due(stage):
+                if self._schedule.may_be_put_off(stage) and not self._ready(stage, batch):
+                    self._movable.append((stage, batch))
                     continue
+                below = self._schedule.may_be_brought_forward(stage.name)
+                self._movable += [(each, self.step - each.skew) for each in below if self._is_due(each)]
                 try:
                     self._run(stage, batch)
                 except NoMoreBatches as end:
@@ -87,12 +89,13 @@ class Executor:
         return forward
 
     def poll(self) -> bool:
-        """Run what was put off and has its inputs by now. A long stage calls it in between, while it returns True:
-        something is still put off.
+        """Run what may run during the present stage and has its inputs by now. A long stage calls it in between, while
+        it returns True: something may still come.
         """
-        while self._put_off and self._ready(*self._put_off[0]):
-            self._run(*self._put_off.pop(0))
-        return bool(self._put_off)
+        # In order, so that all ranks start their transfers in the same one.
+        while self._movable and self._ready(*self._movable[0]):
+            self._run(*self._movable.pop(0))
+        return bool(self._movable)
 
     def value(self, stage: str, batch: int) -> Any:
         """The value that a stage produced for a batch, while it is still kept."""
@@ -121,18 +124,27 @@ class Executor:
     def _exists(self, batch: int) -> bool:
         return self.batches is None or batch < self.batches
 
+    def _is_due(self, stage: Stage) -> bool:
+        batch = self.step - stage.skew
+        return batch >= 0 and (batch, stage.name) not in self._done and self._exists(batch)
+
     def _ready(self, stage: Stage, batch: int) -> bool:
-        """Whether everything that a stage needs has been issued and has arrived."""
-        late = {(other.name, each) for other, each in self._put_off if (other, each) != (stage, batch)}
+        """Whether everything that a movable stage needs has been issued, and would not hold it up."""
+        late = {(other.name, each) for other, each in self._movable if (other, each) != (stage, batch)}
         needed = [(batch + need.delta, need.stage) for need in stage.needs]
         if any((name, each) in late for each, name in needed):
             return False
-        return all(self._runtime.arrived(self._outputs[key]) for key in needed if key in self._outputs)
+        arrived = self._runtime.arrived if self._schedule.may_be_put_off(stage) else self._runtime.reached
+        return all(arrived(self._outputs[key]) for key in needed if key in self._outputs)
 
     def _catch_up(self, ended: str) -> None:
-        """Run what could be put off until this stage and no longer."""
-        while any(stage.until == ended for stage, _ in self._put_off):
-            self._run(*self._put_off.pop(0))
+        """Run what was put off until this stage and no longer; what was not brought forward runs in its own place."""
+        movable, self._movable = self._movable, []
+        for stage, batch in movable:
+            if stage.during != ended:
+                self._movable.append((stage, batch))
+            elif self._schedule.may_be_put_off(stage):
+                self._run(stage, batch)
 
     def _run(self, stage: Stage, batch: int) -> None:
         values: dict[Need, Any] = {}

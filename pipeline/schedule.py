@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from functools import cached_property
+from itertools import product
 from typing import Self
 
 
@@ -75,8 +76,9 @@ class Need:
 class Stage:
     """One line of a schedule.
 
-    If what it needs is late, it may be put off `until` the named stage further down has ended. That stage must touch
-    no table rows, so that it makes no difference when within it that happens.
+    It may run `during` another, long one that touches no table rows, so that it makes no difference when within it that
+    happens. A stage above the long one stays in its place unless what it needs is late, and is then put off into it. A
+    stage below is brought forward into it as soon as what it needs is there.
     """
 
     name: str
@@ -85,7 +87,7 @@ class Stage:
     needs: tuple[Need, ...] = ()
     reads: TableRows | None = None
     writes: TableRows | None = None
-    until: str | None = None
+    during: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,21 @@ class Schedule:
             for need in stage.needs:
                 if need.stage not in names:
                     raise ValueError(f"schedule {self.name!r}: {stage.name} needs {need}, but there is no such stage")
-            self._check_until(names, stage)
+            if stage.during is not None:
+                self._check_during(names, stage, stage.during)
 
-    def _check_until(self, names: list[str], stage: Stage) -> None:
-        if stage.until is None:
-            return
-        if stage.until not in names[names.index(stage.name) + 1 :]:
-            raise ValueError(f"schedule {self.name!r}: {stage.name} waits until {stage.until}, which is not below it")
-        between = self.stages[names.index(stage.name) : names.index(stage.until) + 1]
-        for other in between:
-            if other.until is None and (other.reads or other.writes):
-                raise ValueError(f"schedule {self.name!r}: {other.name} uses rows while {stage.name} may be put off")
+    def _check_during(self, names: list[str], stage: Stage, during: str) -> None:
+        if during not in names or during == stage.name:
+            raise ValueError(f"schedule {self.name!r}: {stage.name} runs during {during}, but there is no such stage")
+        begin, end = sorted((names.index(stage.name), names.index(during)))
+        for other in self.stages[begin : end + 1]:
+            if other.during == during:
+                continue
+            if other.reads or other.writes:
+                raise ValueError(f"schedule {self.name!r}: {other.name} uses rows while {stage.name} may be moved")
+            # Every rank moves it as its own transfers arrive, and all must start theirs in the same order.
+            if other.lane in (stage.lane, Lane.DIST) and stage.lane in (Lane.PRIORITY, Lane.BACKGROUND):
+                raise ValueError(f"schedule {self.name!r}: {stage.name} may overtake {other.name} on some ranks only")
 
     def __getitem__(self, name: str) -> Stage:
         return self._by_name[name]
@@ -127,14 +133,46 @@ class Schedule:
     def _by_name(self) -> dict[str, Stage]:
         return {stage.name: stage for stage in self.stages}
 
+    def may_be_put_off(self, stage: Stage) -> bool:
+        """Whether it may run during a stage further down, rather than further up."""
+        return stage.name in self._may_be_put_off
+
+    @cached_property
+    def _may_be_put_off(self) -> frozenset[str]:
+        above = {during: self.stages[: self.position(during)] for during in self._long}
+        return frozenset(stage.name for stage in self.stages if stage in above.get(stage.during or "", ()))
+
+    def may_be_brought_forward(self, into: str) -> tuple[Stage, ...]:
+        """The stages below `into` that may run during it, in order."""
+        return self._may_be_brought_forward.get(into, ())
+
+    @cached_property
+    def _may_be_brought_forward(self) -> dict[str, tuple[Stage, ...]]:
+        below = {during: self.stages[self.position(during) :] for during in self._long}
+        return {during: tuple(stage for stage in below[during] if stage.during == during) for during in self._long}
+
     @property
-    def put_off(self) -> Self:
-        """The same table with every stage put off for as long as it may be: right below its `until`."""
-        stages = [stage for stage in self.stages if stage.until is None]
-        for stage in reversed(self.stages):
-            if stage.until is not None:
-                stages.insert(stages.index(self[stage.until]) + 1, replace(stage, until=None))
-        return replace(self, stages=tuple(stages))
+    def _long(self) -> set[str]:
+        return {stage.during for stage in self.stages if stage.during is not None}
+
+    @property
+    def variants(self) -> list[Self]:
+        """The table as it stands, and with the stages that may be put off, brought forward, or both, moved as far as
+        they may be.
+        """
+        return [self._moved(late=late, early=early) for late, early in product((False, True), repeat=2)]
+
+    def _moved(self, *, late: bool, early: bool) -> Self:
+        put_off = [stage for stage in self.stages if late and self.may_be_put_off(stage)]
+        brought = [stage for stage in self.stages if early and stage.during and not self.may_be_put_off(stage)]
+        stages = [stage for stage in self.stages if stage not in (*put_off, *brought)]
+        names = [stage.name for stage in stages]
+        for below, moves in ((1, reversed(put_off)), (0, brought)):
+            for stage in moves:
+                place = names.index(stage.during or "") + below
+                stages.insert(place, stage)
+                names.insert(place, stage.name)
+        return replace(self, stages=tuple(replace(stage, during=None) for stage in stages))
 
     @cached_property
     def lead(self) -> int:
@@ -174,7 +212,7 @@ def stage(
     *,
     reads: TableRows | None = None,
     writes: TableRows | None = None,
-    until: str | None = None,
+    during: str | None = None,
 ) -> Stage:
     """A stage with its needs in the short spelling, e.g. `"overlap ol_apply(-1)"`."""
-    return Stage(name, lane, skew, tuple(map(Need.parse, needs.split())), reads, writes, until)
+    return Stage(name, lane, skew, tuple(map(Need.parse, needs.split())), reads, writes, during)

@@ -56,17 +56,20 @@ class Simulation:
 
 # Shares of the compute lane's work; what the table leaves out costs nothing.
 COMPUTE_SHARES = {"lookup": 0.08, "forward": 0.27, "backward": 0.50, "optimizer": 0.05, "apply": 0.10}
+SPLIT_SHARES = {**COMPUTE_SHARES, "backward": 0.27, "weight_gradients": 0.23}
 
 
 def durations(schedule: Schedule, load: Load) -> dict[str, float]:
     """How long each stage takes, in milliseconds."""
     found = {}
+    splits = any(stage.name == "weight_gradients" for stage in schedule.stages)
+    shares = SPLIT_SHARES if splits else COMPUTE_SHARES
     for stage in schedule.stages:
         prefix, _, rest = stage.name.partition("_")
         share = {Partition.OL.value: load.id_overlap, Partition.NOL.value: 1 - load.id_overlap}.get(prefix, 1.0)
         name = rest if share != 1.0 or prefix in list(Partition) else stage.name
         if stage.lane is Lane.COMPUTE:
-            found[stage.name] = COMPUTE_SHARES.get(name, 0.0) * load.compute_ms * share
+            found[stage.name] = shares.get(name, 0.0) * load.compute_ms * share
         elif stage.lane is Lane.DENSE:
             found[stage.name] = load.dense_ms
         elif stage.lane in COMM_LANES:

@@ -68,6 +68,10 @@ class Runtime(ABC):
         """Whether a fence on `output` would hold up the host no more."""
 
     @abstractmethod
+    def reached(self, output: Output) -> bool:
+        """Whether `output` is there by now, so that what needs it would hold up nothing behind it."""
+
+    @abstractmethod
     def finish(self, lane: Lane, value: Any) -> Output:
         """Close a stage, still on its lane: its value, with what it started."""
 

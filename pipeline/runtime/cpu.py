@@ -49,6 +49,9 @@ class CpuRuntime(Runtime):
     def arrived(self, output: Output) -> bool:
         return all(pending.flight.end is not None for pending in output.pending)
 
+    def reached(self, output: Output) -> bool:
+        return self.arrived(output)
+
     def finish(self, lane: Lane, value: Any) -> Output:
         return Output(value, lane, self._take_started(), None)
 

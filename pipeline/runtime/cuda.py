@@ -65,6 +65,9 @@ class CudaRuntime(Runtime):
         # The streams wait for each other; the host never does.
         return True
 
+    def reached(self, output: Output) -> bool:
+        return bool(output.done.query())
+
     def finish(self, lane: Lane, value: Any) -> Output:
         return Output(value, lane, self._take_started(), self.moment())
 

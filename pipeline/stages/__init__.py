@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeline.dense_allreduce import DenseAllReduce
+from pipeline.dense_allreduce import DenseAllReduce, ddp_of
 from pipeline.executor import StageFunction
 from pipeline.modules import PrioritizedModule
 from pipeline.runtime import Runtime
 from pipeline.schedule import Schedule
+from pipeline.split_backward import SplitBackward
 from pipeline.stages.batch import BatchStages
 from pipeline.stages.dense import DenseStages
 from pipeline.stages.embedding import Embeddings, ProcessGroups
@@ -38,7 +39,7 @@ def stage_functions(
     poll: Callable[[], bool],
 ) -> dict[str, StageFunction]:
     """The functions for the stages of a schedule, by stage name. `source` yields host batches, None at the end;
-    `poll` runs what was put off, as `Executor.poll` does.
+    `poll` runs what may run during the present stage, as `Executor.poll` does.
     """
     names = {stage.name for stage in schedule.stages}
     sharding_groups = [group for module in modules for group in module.groups if not group.replicated]
@@ -47,11 +48,12 @@ def stage_functions(
         embeddings = PartedEmbeddings(sharding_groups, groups, runtime)
     else:
         embeddings = WholeEmbeddings(sharding_groups, groups, runtime)
+    split_backward = SplitBackward(ddp_of(model)) if "weight_gradients" in names else None
     functions = {
         **BatchStages(device, modules, groups.priority, runtime, source).functions(),
         **OverlapStages(groups.priority, runtime).functions(),
         **embeddings.functions(),
-        **DenseStages(model, optimizer, modules, embeddings, dense_allreduce, poll).functions(),
+        **DenseStages(model, optimizer, modules, embeddings, dense_allreduce, split_backward, poll).functions(),
     }
     unknown = names - set(functions)
     if unknown:

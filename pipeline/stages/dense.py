@@ -1,17 +1,18 @@
 """The model itself: forward, backward, dense optimizer."""
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 
+from pipeline.autograd import Graph, polled
 from pipeline.dense_allreduce import DenseAllReduce
 from pipeline.executor import Inputs, StageFunction
 from pipeline.modules import Group, PrioritizedModule
+from pipeline.split_backward import SplitBackward
 from pipeline.stages.batch import Copied, Received
 from pipeline.stages.embedding import Embeddings, look_up
 from pipeline.tables import TableTime
@@ -30,8 +31,8 @@ class Result:
 
 
 class DenseStages:
-    """`forward`, `backward`, `dense_allreduce`, `optimizer`. Backward ends at the embeddings, whose gradients are only
-    split.
+    """`forward`, `backward`, `weight_gradients`, `dense_allreduce`, `optimizer`. Backward ends at the embeddings, whose
+    gradients are only parted.
     """
 
     def __init__(
@@ -41,20 +42,25 @@ class DenseStages:
         modules: tuple[PrioritizedModule, ...],
         embeddings: Embeddings,
         dense_allreduce: DenseAllReduce | None,
+        split_backward: SplitBackward | None,
         poll: Callable[[], bool],
     ) -> None:
-        """`poll` is called before each operation of backward, unless it says at first that nothing is put off."""
+        """`poll` is called before each operation of backward, unless it says at first that nothing may come. Without a
+        `split_backward`, `backward` also computes what `weight_gradients` would.
+        """
         self._model = model
         self._optimizer = optimizer
         self._modules = modules
         self._embeddings = embeddings
         self._dense_allreduce = dense_allreduce
+        self._split_backward = split_backward
         self._poll = poll
 
     def functions(self) -> dict[str, StageFunction]:
         return {
             "forward": self.forward,
             "backward": self.backward,
+            "weight_gradients": self.weight_gradients,
             "dense_allreduce": self.dense_allreduce,
             "optimizer": self.optimizer,
         }
@@ -76,22 +82,28 @@ class DenseStages:
     def backward(self, inputs: Inputs) -> Any:
         result: Result = inputs("forward")
         loss = torch.sum(result.losses, dim=0)
-        operations = _operations(loss) if self._poll() else ()
-        polls = [operation.register_prehook(lambda _: self._before_operation()) for operation in operations]
-        with nullcontext() if self._dense_allreduce is None else self._dense_allreduce.begun_only():
-            torch.autograd.backward(loss)
-        # The garbage collector cannot see into the graph: hooks left there would keep the whole pipeline alive.
-        for poll in polls:
-            poll.remove()
+        graph = Graph(loss)
+        with self._begun_only(), polled(graph, self._poll):
+            if self._split_backward is None:
+                torch.autograd.backward(loss)
+            else:
+                self._split_backward.to_embeddings(graph, result.leaves)
         gradients = [_gradient(leaf, group) for leaf, group in zip(result.leaves, self._sharded_groups(), strict=True)]
         return self._embeddings.split(inputs, gradients, result.times)
 
-    def _before_operation(self) -> None:
-        self._poll()
+    def weight_gradients(self, inputs: Inputs) -> None:
+        """Those that `backward` has left out."""
+        inputs("backward")
+        assert self._split_backward is not None, "backward has left nothing out"
+        with self._begun_only():
+            self._split_backward.weight_gradients(self._poll)
+
+    def _begun_only(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._dense_allreduce is None else self._dense_allreduce.begun_only()
 
     def dense_allreduce(self, inputs: Inputs) -> None:
-        """Backward has begun the transfers; who needs this stage waits for them."""
-        inputs("backward")
+        """The stage with the last gradient has begun the transfers; who needs this one waits for them."""
+        inputs("backward" if self._split_backward is None else "weight_gradients")
         if self._dense_allreduce is not None:
             self._dense_allreduce.gather()
 
@@ -101,19 +113,6 @@ class DenseStages:
 
     def _sharded_groups(self) -> list[Group]:
         return [group for module in self._modules for group in module.groups if not group.replicated]
-
-
-def _operations(loss: Tensor) -> Iterator[Node]:
-    """The operations whose backward leads from a loss to its leaves."""
-    found: set[Node] = set()
-    ahead = [loss.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        # What ends at a leaf outlives the graph, and would collect a hook in every step.
-        if node is not None and node not in found and node.next_functions:
-            found.add(node)
-            ahead += [following for following, _ in node.next_functions]
-            yield node
 
 
 def _gradient(leaf: Tensor, group: Group) -> Tensor | None:

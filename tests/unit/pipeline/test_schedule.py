@@ -100,15 +100,34 @@ def test_deferring_all_gradients_is_stale() -> None:
     assert "misses [0]" in found.reason
 
 
-def test_a_stage_may_be_put_off_only_as_far_as_the_checks_allow() -> None:
-    assert [each.name for each in PRIORITIZED.put_off.stages].index("nol_apply") == 8
-    too_late = changed(PRIORITIZED, "partition", lambda each: replace(each, until="dense_allreduce"))
+def test_stages_are_moved_only_as_far_as_the_checks_allow() -> None:
+    in_place, early, late, both = ([each.name for each in table.stages] for table in PRIORITIZED.variants)
+    assert in_place == [each.name for each in PRIORITIZED.stages]
+    ol = ["ol_apply", "ol_lookup", "ol_embedding_a2a"]
+    nol = ["nol_apply", "nol_lookup", "nol_embedding_a2a"]
+    for names in (early, both):
+        assert names[names.index("weight_gradients") - 3 :][:3] == ol
+    for names in (late, both):
+        assert names[names.index("backward") + 1 :][:3] == nol
+    too_late = changed(PRIORITIZED, "receive", lambda each: replace(each, during="forward"))
     assert {found.check for found in check(too_late)} == {"static"}
-    assert any("partition(+1)" in found.reason for found in check(too_late))
-    with pytest.raises(ValueError, match="waits until forward, which is not below it"):
-        changed(PRIORITIZED, "nol_apply", lambda each: replace(each, until="forward"))
-    with pytest.raises(ValueError, match="ol_apply uses rows while nol_apply may be put off"):
-        changed(PRIORITIZED, "nol_apply", lambda each: replace(each, until="optimizer"))
+    assert any(found.stage == "overlap" and "receive is issued below" in found.reason for found in check(too_late))
+    too_early = changed(PRIORITIZED, "dense_allreduce", lambda each: replace(each, during="ol_gradient_a2a"))
+    assert any("weight_gradients is issued below it" in found.reason for found in check(too_early))
+
+
+@pytest.mark.parametrize(
+    ("stage", "during", "reason"),
+    [
+        ("nol_apply", "nowhere", "nol_apply runs during nowhere, but there is no such stage"),
+        ("nol_apply", "nol_apply", "nol_apply runs during nol_apply, but there is no such stage"),
+        ("nol_apply", "optimizer", "nol_lookup uses rows while nol_apply may be moved"),
+        ("nol_embedding_a2a", "input_splits", "nol_embedding_a2a may overtake input_splits on some ranks only"),
+    ],
+)
+def test_a_stage_moves_past_nothing_that_it_could_disturb(stage: str, during: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        changed(PRIORITIZED, stage, lambda each: replace(each, during=during))
 
 
 def test_gradients_that_are_never_applied_are_found() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -10,12 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline import masks
+from pipeline import masks, split_backward
+from pipeline.autograd import Graph
 from pipeline.dense_allreduce import DenseAllReduce
 from pipeline.exchange import Exchange, Part, TrainerSplit
 from pipeline.executor import Executor
 from pipeline.runtime import CpuRuntime, CudaRuntime, Output, Runtime, cuda
 from pipeline.schedule import Lane, Stage
+from pipeline.split_backward import SplitBackward
 from pipeline.stages import overlap, parted, whole
 from pipeline.stages.dense import DenseStages
 from pipeline.tables import Tables, TableTime
@@ -229,6 +232,37 @@ def dense_gradients_summed() -> Mutation:
         return original(runtime, name, group, gradient.mul_(group.size()))
 
     return _method(Runtime, "all_reduce_beside", undivided)
+
+
+def weight_gradients_left_out() -> Mutation:
+    """What backward has left for later is never computed."""
+    return _method(SplitBackward, "weight_gradients", lambda original, split, poll: split._factors.clear())
+
+
+def weight_gradients_twice() -> Mutation:
+    """Computed by backward, and once more afterwards."""
+
+    def whole(original: Any, split: SplitBackward, graph: Graph, embeddings: list[Tensor]) -> None:
+        with mock.patch.object(torch.autograd, "backward", partial(_without_inputs, torch.autograd.backward)):
+            original(split, graph, embeddings)
+
+    return _method(SplitBackward, "to_embeddings", whole)
+
+
+def _without_inputs(original: Any, loss: Tensor, inputs: object = None) -> None:
+    original(loss)
+
+
+def bias_gradients_left_out() -> Mutation:
+    """Only weights get what backward has left for later."""
+    return _around(
+        split_backward, "_product", lambda original, factors, *leaves: original(replace(factors, bias=None), *leaves)
+    )
+
+
+def split_too_early() -> Mutation:
+    """Before DDP has laid out its buckets: another order of sums on three ranks."""
+    return mock.patch.object(SplitBackward, "_may_split", True)
 
 
 # --- runtimes

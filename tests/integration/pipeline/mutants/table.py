@@ -157,6 +157,10 @@ def _numbers() -> Iterator[Mutant]:
         (Part.FLUSH, "flush", "done twice", code.flush_repeats, two),
         (Part.FLUSH, "loaded weights", "lookups made before are kept", code.stale_lookups_after_loading, two),
         (Part.DENSE, "optimizer", "left out", code.dense_step_left_out, two),
+        (Part.DENSE, "weight gradients", "left out", code.weight_gradients_left_out, two),
+        (Part.DENSE, "weight gradients", "computed twice", code.weight_gradients_twice, two),
+        (Part.DENSE, "weight gradients", "of the bias left out", code.bias_gradients_left_out, two),
+        (Part.DENSE, "weight gradients", "before DDP knows its buckets", code.split_too_early, three),
         (Part.DENSE, "dense all-reduce", "sum instead of mean", code.dense_gradients_summed, two),
         (Part.DENSE, "dense all-reduce", "divides instead of multiplying", code.dense_gradients_divided, three),
     )

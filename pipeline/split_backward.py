@@ -1,0 +1,168 @@
+"""Backward in two parts: first what leads to the embeddings, later the weight gradients of linear layers on the way.
+
+Embedding gradients can so be sent while weight gradients, about half of backward's work, are still computed. The two
+parts of a linear layer's backward have long been told apart to fill bubbles of pipeline parallelism (Qi et al., "Zero
+Bubble Pipeline Parallelism", 2023); here they fill the time of a transfer.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeline.autograd import Graph, before_each, polled
+
+
+@dataclass(frozen=True)
+class Form:
+    """How autograd records `x @ weight.t() + bias`: the places of its inputs, and the name under which it saves x."""
+
+    x: str
+    weight: int
+    bias: int | None
+
+
+FORMS = {"AddmmBackward0": Form("mat1", weight=2, bias=0), "MmBackward0": Form("self", weight=1, bias=None)}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer's use in a graph: its operation, and those of its leaves whose gradients are left for later."""
+
+    operation: Node
+    form: Form
+    weight: Node | None
+    bias: Node | None
+
+    @classmethod
+    def of(cls, operation: Node, graph: Graph) -> "Layer | None":
+        """None for anything but a linear layer whose gradients are nothing but `g.t() @ x` and the sum of g."""
+        form = FORMS.get(operation.name())
+        if form is None or not _scales_by_one(operation, form):
+            return None
+        transposed = operation.next_functions[form.weight][0]
+        if transposed is None or transposed.name() != "TBackward0" or len(graph.users[transposed]) > 1:
+            return None
+        weight = transposed.next_functions[0][0]
+        if weight not in graph.leaves or not _is_plain(graph.leaves[weight]):
+            return None
+        # A hook on x (activation checkpointing has one) may be asked for it only once, which the operation does.
+        if getattr(operation, f"_raw_saved_{form.x}").unpack_hook is not None:
+            return None
+        bias = None if form.bias is None else operation.next_functions[form.bias][0]
+        return cls(operation, form, weight, bias if bias in graph.leaves else None)
+
+    @property
+    def leaves(self) -> list[Node]:
+        return [leaf for leaf in (self.weight, self.bias) if leaf is not None]
+
+    def only(self, postponed: set[Node]) -> "Layer":
+        """Without the leaves that are not among these."""
+        return replace(
+            self,
+            weight=self.weight if self.weight in postponed else None,
+            bias=self.bias if self.bias in postponed else None,
+        )
+
+
+def _scales_by_one(operation: Any, form: Form) -> bool:
+    return form.bias is None or operation._saved_alpha == operation._saved_beta == 1
+
+
+def _is_plain(weight: Tensor) -> bool:
+    return weight.is_contiguous() and not weight.is_complex()
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What the gradients of a layer's leaves are made of: its input `[num_rows, in_features]` and the gradient of its
+    output `[num_rows, out_features]`, which is None if the loss does not depend on it after all.
+    """
+
+    x: Tensor
+    gradient: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+class SplitBackward:
+    """Splits a backward, unless DDP still has to learn from its order how to lay out the buckets: in which order ranks
+    are summed depends on a gradient's place in its bucket.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel | None) -> None:
+        self._ddp = ddp
+        self._factors: list[Factors] = []
+
+    def to_embeddings(self, graph: Graph, embeddings: list[Tensor]) -> None:
+        """Compute all gradients but those of the linear layers between the loss and the embeddings."""
+        layers = _postponed_layers(graph, embeddings) if self._may_split else {}
+        if not layers:
+            torch.autograd.backward(graph.loss)
+            return
+        postponed = {leaf for layer in layers.values() for leaf in layer.leaves}
+
+        def keep(operation: Node, gradients: tuple[Tensor | None, ...]) -> None:
+            layer = layers[operation]
+            x = getattr(operation, f"_saved_{layer.form.x}")
+            weight, bias = (None if leaf is None else graph.leaves[leaf] for leaf in (layer.weight, layer.bias))
+            self._factors.append(Factors(x, gradients[0], weight, bias))
+
+        with before_each(layers, keep):
+            torch.autograd.backward(
+                graph.loss, inputs=[leaf for node, leaf in graph.leaves.items() if node not in postponed]
+            )
+
+    @property
+    def _may_split(self) -> bool:
+        ddp = self._ddp
+        return ddp is None or ddp._has_rebuilt_buckets or ddp.find_unused_parameters
+
+    def weight_gradients(self, poll: Callable[[], bool]) -> None:
+        """Compute what the last backward has left out."""
+        factors, self._factors = self._factors, []
+        if not factors:
+            return
+        # The engine takes the youngest operation first: so the gradients of a shared leaf add up in the same order.
+        with torch.enable_grad():
+            products = [_product(each, each.bias, each.weight) for each in reversed(factors)]
+            graph = Graph(torch.stack(products).sum())
+        with polled(graph, poll):
+            torch.autograd.backward(graph.loss)
+
+
+def _postponed_layers(graph: Graph, embeddings: list[Tensor]) -> dict[Node, Layer]:
+    """The layers on the way to the embeddings by operation, each with those leaves that nothing else uses."""
+    of_embeddings = {id(embedding) for embedding in embeddings}
+    on_the_way = graph.leading_to([node for node, leaf in graph.leaves.items() if id(leaf) in of_embeddings])
+    layers = [layer for operation in on_the_way if (layer := Layer.of(operation, graph)) is not None]
+    uses = Counter(leaf for layer in layers for leaf in layer.leaves)
+    postponed = {leaf for leaf, count in uses.items() if count == len(graph.users[leaf])}
+    return {layer.operation: layer.only(postponed) for layer in layers if postponed.intersection(layer.leaves)}
+
+
+class _Product(torch.autograd.Function):
+    """Nothing in forward; in backward the gradients of a linear layer's bias and weight, in autograd's order."""
+
+    @staticmethod
+    def forward(ctx: Any, factors: Factors, bias: Tensor | None, weight: Tensor | None) -> Tensor:
+        ctx.factors = factors
+        return factors.x.new_zeros((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        factors: Factors = ctx.factors
+        if factors.gradient is None:
+            return None, None, None
+        # As autograd itself does it, operand by operand. It also sums the rows to the shape of the bias.
+        bias = None if factors.bias is None else factors.gradient
+        weight = None if factors.weight is None else factors.gradient.t().mm(factors.x)
+        return None, bias, weight
+
+
+_product: Callable[[Factors, Tensor | None, Tensor | None], Tensor] = _Product.apply
