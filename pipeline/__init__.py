@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pipeline import schedules as schedules
     from pipeline.errors import UnsupportedModel as UnsupportedModel
     from pipeline.report import StepReport as StepReport
+    from pipeline.sharding import data_parallel_wrapper as data_parallel_wrapper
     from pipeline.sharding import sharders as sharders
     from pipeline.train_pipeline import TrainPipeline as TrainPipeline
 
@@ -17,10 +18,11 @@ _HOMES = {
     "StepReport": "pipeline.report",
     "TrainPipeline": "pipeline.train_pipeline",
     "UnsupportedModel": "pipeline.errors",
+    "data_parallel_wrapper": "pipeline.sharding",
     "sharders": "pipeline.sharding",
 }
 
-__all__ = ["StepReport", "TrainPipeline", "UnsupportedModel", "schedules", "sharders"]
+__all__ = ["StepReport", "TrainPipeline", "UnsupportedModel", "data_parallel_wrapper", "schedules", "sharders"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from workers.job import InvalidJob, JobSpec
+from workers.memory import keep_freed_memory
 from workers.reports import JobFailure, JobResult
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def _train(job: JobSpec, job_id: str) -> JobResult:
     from workers.training.loop import train
 
     torch.set_num_threads(max(1, int(job.workers.cpus)))
+    if ray.train.torch.get_device().type == "cpu":
+        keep_freed_memory()
     rank = ray.train.get_context().get_world_rank()
     link = MonitorLink(job_id)
     attempt = _agree_on_attempt(link, rank)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from benchmarks.pipelines.run import BALANCED, COMPUTE_BOUND, LINK_BOUND, run_plans
+from benchmarks.pipelines.run import BALANCED, COMPUTE_BOUND, LINK_BOUND, UNLIMITED, run_plans
 from benchmarks.pipelines.scenario import QUIET, STANDARD, Contestant, Plan, Scenario, Workload
 from benchmarks.testbed import TestbedUnavailable
 from benchmarks.testbed.__main__ import UNAVAILABLE
 
-LOADS = {"balanced": BALANCED, "link-bound": LINK_BOUND, "compute-bound": COMPUTE_BOUND}
+LOADS = {"balanced": BALANCED, "link-bound": LINK_BOUND, "compute-bound": COMPUTE_BOUND, "unlimited": UNLIMITED}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", help="what each node may send, for example 800mbit, or unlimited; goes before --load")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--id-overlap", type=_share, default=0.12, help="share of ids that repeat (0.12), or 'chance'")
-    parser.add_argument("--zipf", type=float, default=0.0, help="exponent of the ids' popularity (0: uniform)")
+    parser.add_argument("--zipf", type=float, default=1.05, help="exponent of the ids' popularity (1.05; 0: uniform)")
     parser.add_argument("--batch-size", type=int, default=1024, help="samples of a rank")
     parser.add_argument("--hidden", type=int, default=320, help="width of the tower: more of it is more compute")
     parser.add_argument("--sparse-optimizer", choices=["sgd", "rowwise_adagrad"], default="rowwise_adagrad")

@@ -37,6 +37,7 @@ def _together(plan: Plan, ranks: list[RankRecord]) -> ScenarioRecord:
         unequal={name: tuple(tensor for rank in ranks for tensor in rank.unequal[name]) for name in ranks[0].unequal},
         communication_ms=_communication_ms(plan, able, ranks),
         timelines=ranks[0].timelines,
+        stages=ranks[0].stages,
     )
 
 

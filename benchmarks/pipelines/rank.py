@@ -21,8 +21,9 @@ from benchmarks.pipelines.neighbours import OthersTime
 from benchmarks.pipelines.records import Block, RankRecord
 from benchmarks.pipelines.runners import Runner, prepare
 from benchmarks.pipelines.scenario import Contestant, Plan
-from benchmarks.pipelines.steps import timeline_of
+from benchmarks.pipelines.steps import stage_times, timeline_of
 from benchmarks.pipelines.workload import Stream
+from workers.memory import keep_freed_memory
 
 TIMEOUT = timedelta(seconds=120)
 # Steps in which a contestant fills its pipeline and libraries make their first allocations.
@@ -34,6 +35,7 @@ TRIES = 3
 def main() -> None:
     plan = Plan.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     torch.set_num_threads(1)
+    keep_freed_memory()
     logging.getLogger("torchrec").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning, module="torchrec")
     dist.init_process_group("gloo", timeout=TIMEOUT)
@@ -45,6 +47,7 @@ def main() -> None:
         rank=dist.get_rank(),
         blocks=tuple(blocks),
         timelines=tuple(timeline_of(runner) for runner in runners),
+        stages=tuple(time for runner in runners for time in stage_times(runner)),
         unable=unable,
         unequal=unequal([runner.contestant for runner in runners], plan.scenario, stream),
     )

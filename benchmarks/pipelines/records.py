@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from benchmarks.pipelines.scenario import Contestant, Scenario
 from benchmarks.results import FOLDER, Ratio, Result
-from pipeline.report import CollectiveReport, StepReport
+from pipeline.report import CollectiveName, CollectiveReport, StepReport
 
 
 class Block(BaseModel):
@@ -27,6 +27,7 @@ class Block(BaseModel):
     foreign_share: float = 0.0
 
 
+EMBEDDING = frozenset({CollectiveName.EMBEDDING, CollectiveName.GRADIENT})
 # What a bar of a timeline stands for, if not for a stage on one of the schedule's lanes.
 LINK, WAIT = "link", "wait"
 
@@ -55,6 +56,16 @@ class StepTimeline(BaseModel):
     spans: tuple[Span, ...]
 
 
+class StageTime(BaseModel):
+    """How long a stage of one of Overlane's contestants takes on a rank: the median of a few steps."""
+
+    model_config = ConfigDict(frozen=True)
+
+    contestant: str
+    stage: str
+    ms: float
+
+
 class RankRecord(BaseModel):
     """All that one rank has measured. `unable` says which contestants do not run, and why."""
 
@@ -63,6 +74,7 @@ class RankRecord(BaseModel):
     rank: int
     blocks: tuple[Block, ...]
     timelines: tuple[StepTimeline, ...]
+    stages: tuple[StageTime, ...] = ()
     unable: dict[str, str]
     unequal: dict[str, tuple[str, ...]]
 
@@ -112,6 +124,11 @@ class Outcome(BaseModel):
     def exposed_ms(self) -> float:
         return sum(each.exposed_ms for each in self.collectives)
 
+    @property
+    def exposed_embedding_ms(self) -> float:
+        """Of embeddings and their gradients."""
+        return sum(each.exposed_ms for each in self.collectives if each.name in EMBEDDING)
+
 
 def _collectives(reports: Sequence[StepReport]) -> tuple[Collective, ...]:
     kinds: dict[tuple[str, str | None], list[CollectiveReport]] = {}
@@ -140,10 +157,15 @@ class ScenarioRecord(BaseModel):
     unequal: dict[str, tuple[str, ...]]
     communication_ms: float | None
     timelines: tuple[StepTimeline, ...]
+    stages: tuple[StageTime, ...] = ()
 
     def outcome(self, name: str) -> Outcome | None:
         """The contestant of that name, if it ran."""
         return next((each for each in self.outcomes if each.contestant.name == name), None)
+
+    def stage_ms(self, contestant: str, stages: Sequence[str]) -> float:
+        """The time that these stages take together, on rank 0."""
+        return sum(each.ms for each in self.stages if each.contestant == contestant and each.stage in stages)
 
     def ratio(self, one: str, other: str) -> Ratio | None:
         """Turn by turn; None if one of them did not run."""

@@ -7,6 +7,8 @@ from benchmarks.pipelines.scenario import QUIET, Family
 from benchmarks.results import Figure, Ratio
 
 FASTEST_EXACT = "TorchRec SparseDist"
+# The owners find the rows in common; the trainers part their ids by what they are told.
+DETECTION = ("overlap", "partition")
 
 
 def result(name: str, scenarios: Sequence[ScenarioRecord], command: str | None) -> PipelinesResult:
@@ -30,6 +32,7 @@ def _ratios(record: ScenarioRecord) -> Iterator[Ratio]:
     other = FASTEST_EXACT if FASTEST_EXACT in names else names[0]
     pairs = [(name, other) for name in names if name != other]
     pairs += [("prioritized", name) for name in ("sync", "sparse_dist", "TorchRec PEC") if name in names]
+    pairs += [("prioritized dedup", name) for name in ("sync dedup",) if name in names]
     for one, against in pairs:
         ratio = record.ratio(one, against)
         if ratio is not None:
@@ -44,6 +47,30 @@ def _figures(record: ScenarioRecord) -> Iterator[Figure]:
         yield Figure(name=f"{name}: {outcome.contestant.name}, ms", value=outcome.median_ms)
         if outcome.contestant.family is Family.OVERLANE:
             yield Figure(name=f"{name}: {outcome.contestant.name}, exposed ms", value=outcome.exposed_ms)
+    yield from _of_prioritized(record)
+
+
+def _of_prioritized(record: ScenarioRecord) -> Iterator[Figure]:
+    """What the schedule is judged by, beside its step time: nearness to the limits, and what it leaves exposed."""
+    mine, sync = record.outcome("prioritized"), record.outcome("sync")
+    if mine is None:
+        return
+    name = f"{record.scenario.name}: prioritized"
+    compute, unawaited = record.outcome("compute only"), record.outcome("no waiting (prioritized)")
+    if compute is not None:
+        limit_ms = max(compute.median_ms, record.communication_ms or 0.0)
+        yield Figure(name=f"{name} / larger of compute only and communication only", value=mine.median_ms / limit_ms)
+    if unawaited is not None:
+        yield Figure(name=f"{name} / no waiting", value=mine.median_ms / unawaited.median_ms)
+    if sync is not None and sync.exposed_embedding_ms > 0:
+        left = mine.exposed_embedding_ms / sync.exposed_embedding_ms
+        yield Figure(name=f"{name}, exposed embedding communication less than sync's by", value=1 - left)
+        yield Figure(
+            name=f"{name}, exposed communication less than sync's by", value=1 - mine.exposed_ms / sync.exposed_ms
+        )
+    detection_ms = record.stage_ms("prioritized", DETECTION)
+    if detection_ms > 0:
+        yield Figure(name=f"{name}, overlap detection, share of the step", value=detection_ms / mine.median_ms)
 
 
 def table(record: ScenarioRecord) -> str:

@@ -7,20 +7,33 @@ from benchmarks.pipelines.measure import measure
 from benchmarks.pipelines.page import draw
 from benchmarks.pipelines.records import PipelinesResult
 from benchmarks.pipelines.report import result, table
-from benchmarks.pipelines.scenario import STANDARD, Plan, Scenario, Workload
+from benchmarks.pipelines.scenario import STANDARD, Contestant, Family, Plan, Scenario, Workload
 
-# Compute and communication about equal; communication the longer; compute the longer.
-BALANCED, LINK_BOUND, COMPUTE_BOUND = "500mbit", "250mbit", "1gbit"
+# Compute and communication about equal; communication the longer; compute the longer; nothing to hide.
+BALANCED, LINK_BOUND, COMPUTE_BOUND, UNLIMITED = "450mbit", "200mbit", "1gbit", "unlimited"
+DEDUP = tuple(
+    Contestant(
+        name=f"{schedule} dedup", family=Family.OVERLANE, pipeline=schedule, sharder_options={"use_index_dedup": True}
+    )
+    for schedule in ("sync", "prioritized")
+)
 _SHORT = tuple(
     each
     for each in STANDARD
-    if each.name in ("TorchRec SparseDist", "TorchRec PEC", "sync", "prioritized", "compute only")
+    if each.name in ("TorchRec SparseDist", "sync", "prioritized", "compute only", "no waiting (prioritized)")
 )
+
+
+def _plan(scenario: Scenario, contestants: tuple[Contestant, ...], turns: int = 8) -> Plan:
+    return Plan(scenario=scenario, contestants=contestants, turns=turns, block=8)
+
+
 STANDARD_PLANS = (
-    Plan(scenario=Scenario(), contestants=STANDARD),
-    *(Plan(scenario=Scenario(id_overlap=share), contestants=_SHORT, turns=8) for share in (0.05, 0.30)),
-    *(Plan(scenario=Scenario(rate=rate), contestants=_SHORT, turns=8) for rate in (LINK_BOUND, COMPUTE_BOUND)),
-    Plan(scenario=Scenario(workload=Workload.MOVIELENS, rate=BALANCED), contestants=STANDARD, turns=8),
+    _plan(Scenario(), (*STANDARD, *DEDUP), turns=12),
+    *(_plan(Scenario(id_overlap=share), _SHORT) for share in (0.05, 0.30)),
+    *(_plan(Scenario(rate=rate), _SHORT) for rate in (LINK_BOUND, COMPUTE_BOUND, UNLIMITED)),
+    _plan(Scenario(workload=Workload.MOVIELENS), (*STANDARD, *DEDUP)),
+    _plan(Scenario(workload=Workload.DLRM), STANDARD),
 )
 
 

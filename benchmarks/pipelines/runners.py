@@ -14,8 +14,8 @@ from torchrec.distributed.train_pipeline.pec_train_pipeline import TrainPipeline
 from torchrec.modules.pec_embedding_modules import PECEmbeddingCollection
 
 from benchmarks.pipelines import workload
-from benchmarks.pipelines.local import keep_transfers_local
-from benchmarks.pipelines.scenario import Contestant, Family, Scenario
+from benchmarks.pipelines.limits import keep_transfers_local, wait_for_nothing
+from benchmarks.pipelines.scenario import Contestant, Family, Limit, Scenario
 from benchmarks.pipelines.standins import PecOnCpu
 from pipeline import TrainPipeline, sharders
 from pipeline.runtime import Runtime
@@ -59,8 +59,11 @@ def prepare(contestant: Contestant, scenario: Scenario, stream: workload.Stream)
     )
     if contestant.transport == "gloo":
         _use_gloo_alltoall(pipe)
-    if contestant.family is Family.LIMIT:
-        keep_transfers_local(pipe._runtime)
+    match contestant.limit:
+        case Limit.TRANSFERS:
+            keep_transfers_local(pipe._runtime)
+        case Limit.WAITING:
+            wait_for_nothing(pipe._runtime)
     return Runner(contestant, training, pipe, stream.endless(), pipe)
 
 

@@ -19,6 +19,13 @@ class Family(StrEnum):
     LIMIT = "limit"
 
 
+class Limit(StrEnum):
+    """What a limit leaves out of a step."""
+
+    TRANSFERS = "no transfer"
+    WAITING = "no waiting"
+
+
 class Frozen(BaseModel):
     """A record that travels from the command to the ranks."""
 
@@ -30,7 +37,7 @@ class Contestant(Frozen):
 
     For Overlane, `sharder_options` go to `pipeline.sharders`, `pipeline_options` to `TrainPipeline`, and `transport`
     chooses how an AllToAll moves: what the runtime does best, or gloo's own. A limit is a schedule of Overlane whose
-    embedding, gradient and dense transfers move nothing.
+    embedding, gradient and dense transfers move nothing, or whose transfers nobody waits for.
     """
 
     name: str
@@ -39,6 +46,7 @@ class Contestant(Frozen):
     transport: Literal["runtime", "gloo"] = "runtime"
     sharder_options: dict[str, bool] = {}
     pipeline_options: dict[str, bool] = {}
+    limit: Limit | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -72,6 +80,7 @@ class Workload(StrEnum):
     """What is trained."""
 
     TOWER = "tower"
+    DLRM = "dlrm"
     MOVIELENS = "movielens"
 
 
@@ -82,10 +91,10 @@ class Scenario(Frozen):
     """
 
     workload: Workload = Workload.TOWER
-    rate: str = "500mbit"
+    rate: str = "450mbit"
     nodes: int = 2
     id_overlap: float | None = Field(default=0.12, ge=0, le=1)
-    zipf: float = Field(default=0.0, ge=0)
+    zipf: float = Field(default=1.05, ge=0)
     batch_size: int = Field(default=1024, ge=1)
     hidden: int = Field(default=320, ge=1)
     sparse_optimizer: Literal["sgd", "rowwise_adagrad"] = "rowwise_adagrad"
@@ -134,6 +143,7 @@ STANDARD = (
     Contestant(name="sync", family=Family.OVERLANE, pipeline="sync"),
     Contestant(name="sparse_dist", family=Family.OVERLANE, pipeline="sparse_dist"),
     Contestant(name="prioritized", family=Family.OVERLANE, pipeline="prioritized"),
-    Contestant(name="compute only", family=Family.LIMIT, pipeline="sparse_dist"),
-    Contestant(name="compute only (prioritized)", family=Family.LIMIT, pipeline="prioritized"),
+    Contestant(name="compute only", family=Family.LIMIT, pipeline="sparse_dist", limit=Limit.TRANSFERS),
+    Contestant(name="compute only (prioritized)", family=Family.LIMIT, pipeline="prioritized", limit=Limit.TRANSFERS),
+    Contestant(name="no waiting (prioritized)", family=Family.LIMIT, pipeline="prioritized", limit=Limit.WAITING),
 )

@@ -1,12 +1,13 @@
-"""One step of a contestant in detail: which stage ran when, and which collective was in flight meanwhile."""
+"""A contestant's step in detail: which stage ran when and for how long, which collective was in flight meanwhile."""
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.pipelines.records import LINK, WAIT, Span, StepTimeline
+from benchmarks.pipelines.records import LINK, WAIT, Span, StageTime, StepTimeline
 from benchmarks.pipelines.runners import Runner
 from pipeline.executor import StageFunction
 from pipeline.schedule import Lane
@@ -21,6 +22,21 @@ def timeline_of(runner: Runner) -> StepTimeline:
     for _ in range(STRIDE):
         runner.step()
     return _of_overlane(runner) if runner.overlane is not None else _of_torchrec(runner)
+
+
+def stage_times(runner: Runner, steps: int = 15) -> tuple[StageTime, ...]:
+    """Train some steps of Overlane and return how long each stage takes; nothing for TorchRec."""
+    if runner.overlane is None:
+        return ()
+    by_stage: dict[str, list[float]] = {}
+    for _ in range(steps):
+        for span in _of_overlane(runner).spans:
+            if span.lane not in (LINK, WAIT):
+                by_stage.setdefault(span.name, []).append(span.end_ms - span.begin_ms)
+    return tuple(
+        StageTime(contestant=runner.contestant.name, stage=stage, ms=statistics.median(found))
+        for stage, found in by_stage.items()
+    )
 
 
 def _of_overlane(runner: Runner) -> StepTimeline:

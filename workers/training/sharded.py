@@ -18,7 +18,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
-from pipeline import sharders
+from pipeline import data_parallel_wrapper, sharders
 from workers.job import SparseOptimizerSpec, TrainingSpec
 
 _FUSED = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
@@ -64,7 +64,9 @@ def shard(model: nn.Module, training: TrainingSpec, device: torch.device) -> Sha
     plan = planner.collective_plan(model, kinds, dist.group.WORLD)
     # Shards on the meta device are filled here. A seed of its own keeps two ranks from filling theirs alike.
     torch.manual_seed(training.seed + 1 + dist.get_rank())
-    module = DistributedModelParallel(model, device=device, plan=plan, sharders=kinds)
+    module = DistributedModelParallel(
+        model, device=device, plan=plan, sharders=kinds, data_parallel_wrapper=data_parallel_wrapper(model)
+    )
     dense = dict(in_backward_optimizer_filter(module.named_parameters()))
     optimizer = KeyedOptimizerWrapper(dense, lambda parameters: torch.optim.Adam(parameters, lr=training.dense_lr))
     return ShardedModel(module, optimizer)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from benchmarks.pipelines import page
 from benchmarks.pipelines.__main__ import main
+from benchmarks.pipelines.limits import UNDER_WAY, keep_transfers_local, same_shape, wait_for_nothing
 from benchmarks.pipelines.link import FRAMING, communication_ms
-from benchmarks.pipelines.local import keep_transfers_local, same_shape
 from benchmarks.pipelines.neighbours import TICKS_PER_S, OthersTime, used_s
 from benchmarks.pipelines.records import (
     LINK,
@@ -22,6 +22,7 @@ from benchmarks.pipelines.records import (
     RankRecord,
     ScenarioRecord,
     Span,
+    StageTime,
     StepTimeline,
 )
 from benchmarks.pipelines.report import result, table
@@ -29,6 +30,8 @@ from benchmarks.pipelines.scenario import STANDARD, Contestant, Family, Scenario
 from benchmarks.pipelines.steps import outermost
 from pipeline.report import CollectiveName, CollectiveReport, Partition, StepReport
 from pipeline.runtime import CpuRuntime
+from pipeline.runtime.base import Pending
+from pipeline.timeline import Flight
 
 OURS = Contestant(name="prioritized", family=Family.OVERLANE, pipeline="prioritized")
 THEIRS = Contestant(name="TorchRec SparseDist", family=Family.TORCHREC, pipeline="TrainPipelineSparseDist")
@@ -247,6 +250,58 @@ def test_rows_and_gradients_stay_and_ids_travel(monkeypatch: pytest.MonkeyPatch)
     pending = runtime.all_reduce_beside(CollectiveName.DENSE_ALLREDUCE, Alone(), rows)  # type: ignore[arg-type]
     assert pending.flight.end is not None
     assert pending.work.get_future().value()[0] is rows
+
+
+class Unfinished:
+    """A transfer whose end nobody should wait for at once."""
+
+    def __init__(self) -> None:
+        self.waited_for = False
+
+    def wait(self) -> None:
+        self.waited_for = True
+
+
+def test_rows_and_gradients_travel_and_are_waited_for_much_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, sent = CpuRuntime(0), list[Unfinished]()
+
+    def all_to_all(name: CollectiveName, *_: object) -> Tensor:
+        sent.append(Unfinished())
+        runtime._started.append(Pending(Flight(name, None, 0, 0, 0.0), sent[-1]))  # type: ignore[arg-type]
+        return torch.zeros(3, 2)
+
+    monkeypatch.setattr(runtime, "all_to_all", all_to_all)
+    wait_for_nothing(runtime)
+    rows = torch.ones(4, 2)
+    for _ in range(UNDER_WAY + 2):
+        received = runtime.all_to_all(CollectiveName.GRADIENT, None, Alone(), rows, [2, 2], [1, 2])  # type: ignore[arg-type]
+        assert torch.equal(received, rows[:3])
+    assert [each.waited_for for each in sent] == [True] * 2 + [False] * UNDER_WAY
+    assert runtime._started == []
+    runtime.all_to_all(CollectiveName.OVERLAP_MASK, None, Alone(), rows, [2, 2], [1, 2])  # type: ignore[arg-type]
+    assert [each.work for each in runtime._started] == sent[-1:]
+
+
+def test_the_figures_of_prioritized_are_set_against_the_limits_and_sync() -> None:
+    sync = OURS.model_copy(update={"name": "sync"})
+    compute = OURS.model_copy(update={"name": "compute only"})
+    ours = Outcome.of(OURS, RANKS).model_copy(update={"median_ms": 20.0})
+    exposed = ours.collectives[0].model_copy(update={"exposed_ms": 40.0})
+    record = _record(
+        outcomes=(
+            ours,
+            ours.model_copy(update={"contestant": sync, "collectives": (exposed,)}),
+            ours.model_copy(update={"contestant": compute, "median_ms": 16.0}),
+        ),
+        stages=tuple(
+            StageTime(contestant=OURS.name, stage=stage, ms=0.2) for stage in ("overlap", "partition", "lookup")
+        ),
+    )
+    found = {each.name.partition("prioritized")[2]: each.value for each in result("made up", [record], None).figures}
+    assert found[" / larger of compute only and communication only"] == 1.25
+    assert found[", exposed embedding communication less than sync's by"] == 0.95
+    assert found[", exposed communication less than sync's by"] == 0.95
+    assert found[", overlap detection, share of the step"] == pytest.approx(0.02)
 
 
 def test_phases_within_phases_are_left_out() -> None:
