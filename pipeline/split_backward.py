@@ -2,7 +2,8 @@
 
 Embedding gradients can so be sent while weight gradients, about half of backward's work, are still computed. The two
 parts of a linear layer's backward have long been told apart to fill bubbles of pipeline parallelism (Qi et al., "Zero
-Bubble Pipeline Parallelism", 2023); here they fill the time of a transfer.
+Bubble Pipeline Parallelism", 2023); here they fill the time of a transfer. The price is memory: the input and the output
+gradient of such a layer live until the second part.
 """
 
 from collections import Counter
