@@ -2,13 +2,13 @@
 
 Embedding gradients can so be sent while weight gradients, about half of backward's work, are still computed. The two
 parts of a linear layer's backward have long been told apart to fill bubbles of pipeline parallelism (Qi et al., "Zero
-Bubble Pipeline Parallelism", 2023); here they fill the time of a transfer. The price is memory: the input and the output
-gradient of such a layer live until the second part.
+Bubble Pipeline Parallelism", 2023); here they fill the time of a transfer. The price is memory: the input and the
+output gradient of such a layer live until the second part.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,13 +32,38 @@ FORMS = {"AddmmBackward0": Form("mat1", weight=2, bias=0), "MmBackward0": Form("
 
 
 @dataclass(frozen=True)
+class Operand:
+    """A weight or bias as a layer uses it: the parameter itself, or what autocast has converted it to for all its uses.
+
+    `node` is where the gradients of those uses add up.
+    """
+
+    node: Node
+    parameter: Tensor = field(compare=False)
+
+    @classmethod
+    def of(cls, node: Node | None, graph: Graph) -> "Operand | None":
+        """None for what is computed in another way, and for a parameter that is used for something else, too."""
+        if node is None or node in graph.leaves:
+            return None if node is None else cls(node, graph.leaves[node])
+        leaf = node.next_functions[0][0] if node.name() == "ToCopyBackward0" else None
+        if leaf is None or leaf not in graph.leaves or len(graph.users[leaf]) > 1:
+            return None
+        return cls(node, graph.leaves[leaf])
+
+    @property
+    def is_plain(self) -> bool:
+        return self.parameter.is_contiguous() and not self.parameter.is_complex()
+
+
+@dataclass(frozen=True)
 class Layer:
-    """A linear layer's use in a graph: its operation, and those of its leaves whose gradients are left for later."""
+    """A linear layer's use in a graph: its operation, and those of its operands whose gradients are left for later."""
 
     operation: Node
     form: Form
-    weight: Node | None
-    bias: Node | None
+    weight: Operand | None
+    bias: Operand | None
 
     @classmethod
     def of(cls, operation: Node, graph: Graph) -> "Layer | None":
@@ -49,21 +74,21 @@ class Layer:
         transposed = operation.next_functions[form.weight][0]
         if transposed is None or transposed.name() != "TBackward0" or len(graph.users[transposed]) > 1:
             return None
-        weight = transposed.next_functions[0][0]
-        if weight not in graph.leaves or not _is_plain(graph.leaves[weight]):
+        weight = Operand.of(transposed.next_functions[0][0], graph)
+        if weight is None or not weight.is_plain:
             return None
         # A hook on x (activation checkpointing has one) may be asked for it only once, which the operation does.
         if getattr(operation, f"_raw_saved_{form.x}").unpack_hook is not None:
             return None
-        bias = None if form.bias is None else operation.next_functions[form.bias][0]
-        return cls(operation, form, weight, bias if bias in graph.leaves else None)
+        bias = None if form.bias is None else Operand.of(operation.next_functions[form.bias][0], graph)
+        return cls(operation, form, weight, bias)
 
     @property
-    def leaves(self) -> list[Node]:
-        return [leaf for leaf in (self.weight, self.bias) if leaf is not None]
+    def operands(self) -> list[Operand]:
+        return [each for each in (self.weight, self.bias) if each is not None]
 
-    def only(self, postponed: set[Node]) -> "Layer":
-        """Without the leaves that are not among these."""
+    def only(self, postponed: set[Operand]) -> "Layer":
+        """Without the operands that are not among these."""
         return replace(
             self,
             weight=self.weight if self.weight in postponed else None,
@@ -75,20 +100,16 @@ def _scales_by_one(operation: Any, form: Form) -> bool:
     return form.bias is None or operation._saved_alpha == operation._saved_beta == 1
 
 
-def _is_plain(weight: Tensor) -> bool:
-    return weight.is_contiguous() and not weight.is_complex()
-
-
 @dataclass(frozen=True)
 class Factors:
-    """What the gradients of a layer's leaves are made of: its input `[num_rows, in_features]` and the gradient of its
+    """What the gradients of a layer's operands are made of: its input `[num_rows, in_features]` and the gradient of its
     output `[num_rows, out_features]`, which is None if the loss does not depend on it after all.
     """
 
     x: Tensor
     gradient: Tensor | None
-    weight: Tensor | None
-    bias: Tensor | None
+    weight: Operand | None
+    bias: Operand | None
 
 
 class SplitBackward:
@@ -106,17 +127,16 @@ class SplitBackward:
         if not layers:
             torch.autograd.backward(graph.loss)
             return
-        postponed = {leaf for layer in layers.values() for leaf in layer.leaves}
+        postponed = {id(operand.parameter) for layer in layers.values() for operand in layer.operands}
 
         def keep(operation: Node, gradients: tuple[Tensor | None, ...]) -> None:
             layer = layers[operation]
             x = getattr(operation, f"_saved_{layer.form.x}")
-            weight, bias = (None if leaf is None else graph.leaves[leaf] for leaf in (layer.weight, layer.bias))
-            self._factors.append(Factors(x, gradients[0], weight, bias))
+            self._factors.append(Factors(x, gradients[0], layer.weight, layer.bias))
 
         with before_each(layers, keep):
             torch.autograd.backward(
-                graph.loss, inputs=[leaf for node, leaf in graph.leaves.items() if node not in postponed]
+                graph.loss, inputs=[leaf for leaf in graph.leaves.values() if id(leaf) not in postponed]
             )
 
     @property
@@ -131,8 +151,7 @@ class SplitBackward:
             return
         # The engine takes the youngest operation first: so the gradients of a shared leaf add up in the same order.
         with torch.enable_grad():
-            products = [_product(each, each.bias, each.weight) for each in reversed(factors)]
-            graph = Graph(torch.stack(products).sum())
+            graph = Graph(torch.stack(list(_products(factors[::-1]))).sum())
         with polled(graph, poll):
             torch.autograd.backward(graph.loss)
 
@@ -142,9 +161,24 @@ def _postponed_layers(graph: Graph, embeddings: list[Tensor]) -> dict[Node, Laye
     of_embeddings = {id(embedding) for embedding in embeddings}
     on_the_way = graph.leading_to([node for node, leaf in graph.leaves.items() if id(leaf) in of_embeddings])
     layers = [layer for operation in on_the_way if (layer := Layer.of(operation, graph)) is not None]
-    uses = Counter(leaf for layer in layers for leaf in layer.leaves)
-    postponed = {leaf for leaf, count in uses.items() if count == len(graph.users[leaf])}
-    return {layer.operation: layer.only(postponed) for layer in layers if postponed.intersection(layer.leaves)}
+    uses = Counter(operand for layer in layers for operand in layer.operands)
+    postponed = {operand for operand, count in uses.items() if count == len(graph.users[operand.node])}
+    return {layer.operation: layer.only(postponed) for layer in layers if postponed.intersection(layer.operands)}
+
+
+def _products(layers: list[Factors]) -> Iterator[Tensor]:
+    """What stands in for each layer's forward. A converted operand is converted once for all its uses, as before."""
+    converted: dict[Operand, Tensor] = {}
+
+    def as_used(operand: Operand | None, dtype: torch.dtype) -> Tensor | None:
+        if operand is None:
+            return None
+        if operand not in converted:
+            converted[operand] = operand.parameter.to(dtype)
+        return converted[operand]
+
+    for each in layers:
+        yield _product(each, as_used(each.bias, each.x.dtype), as_used(each.weight, each.x.dtype))
 
 
 class _Product(torch.autograd.Function):

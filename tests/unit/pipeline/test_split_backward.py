@@ -180,13 +180,30 @@ class Independent(Chain):
 
 
 class Narrow(Chain):
-    """In 16 bits, as autocast does it, parameters are converted on the way, and not postponed."""
-
-    postponed = ()
+    """Autocast converts parameters on the way."""
 
     def forward(self, rows: Tensor, dense: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return self.two(self.one(rows).relu()).square().float().mean()
+
+
+class NarrowShared(Shared):
+    """Autocast converts a parameter once for all its uses, whose gradients add up in 16 bits."""
+
+    def forward(self, rows: Tensor, dense: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(rows, dense).float()
+
+
+class NarrowAndWide(Chain):
+    """A parameter that is used converted and as it is."""
+
+    postponed = ("two.weight", "two.bias")
+
+    def forward(self, rows: Tensor, dense: Tensor) -> Tensor:
+        wide = self.one(rows)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.two((self.one(rows) + wide).relu()).square().float().mean()
 
 
 CASES = [
@@ -205,6 +222,8 @@ CASES = [
     Checkpointed,
     Independent,
     Narrow,
+    NarrowShared,
+    NarrowAndWide,
 ]
 
 
