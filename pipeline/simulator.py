@@ -1,11 +1,12 @@
 """A dry run of a schedule: how long a step takes, and how long compute waits, for given stage durations.
 
-Each lane does its stages in the order of issue; a stage starts when its lane is free and its needs are met. The
-communication lanes share one link: the priority lane gives way to the dense all-reduce, which backward has begun before
-it ends, and the background lane to both.
+Each lane does its stages in the order of issue; a stage starts when its lane is free and its needs are met. A stage
+that may run during another interrupts it for a while. The communication lanes share one link: the priority lane gives
+way to the dense all-reduce, and the background lane to both.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.checks import Event, events
@@ -84,29 +85,85 @@ def simulate(schedule: Schedule, stage_ms: Mapping[str, float], batches: int = 1
     missing = [stage.name for stage in schedule.stages if stage.name not in stage_ms]
     if missing:
         raise ValueError(f"durations: none given for {', '.join(missing)}")
-    lane_free: dict[Lane, float] = {}
-    ends: dict[tuple[str, int], float] = {}
-    spans: list[Span] = []
-    exposed: dict[int, float] = {}
+    run = _Run(schedule, stage_ms, batches)
     for event in events(schedule, batches):
-        stage = event.stage
-        free = lane_free.get(stage.lane, 0.0)
-        ready = {need: ends.get((need.stage, event.batch + need.delta), 0.0) for need in stage.needs}
-        begin = max([free, *ready.values()])
-        if stage.lane in COMM_LANES:
-            more_urgent = COMM_LANES[: COMM_LANES.index(stage.lane)]
-            begin = max([begin, *(lane_free.get(lane, 0.0) for lane in more_urgent)])
-        if stage.lane is Lane.COMPUTE:
-            comm = max((end for need, end in ready.items() if schedule[need.stage].lane in COMM_LANES), default=0.0)
-            step = event.batch + stage.skew
-            exposed[step] = exposed.get(step, 0.0) + max(0.0, min(begin, comm) - free)
-        end = begin + stage_ms[stage.name]
-        lane_free[stage.lane] = ends[stage.name, event.batch] = end
-        spans.append(Span(event, begin, end))
+        run.take(event)
+    spans = sorted(run.spans, key=lambda span: span.begin_ms)
     steady = range(schedule.lead + 1, batches - 1)
     forwards = {span.event.batch: span.begin_ms for span in spans if span.event.stage.name == "forward"}
     step_ms = (forwards[steady[-1]] - forwards[steady[0]]) / (len(steady) - 1)
-    return Simulation(tuple(spans), step_ms, sum(exposed.get(step, 0.0) for step in steady) / len(steady))
+    return Simulation(tuple(spans), step_ms, sum(run.exposed_ms.get(step, 0.0) for step in steady) / len(steady))
+
+
+class _Run:
+    """What has been done so far, and until when each lane is busy."""
+
+    def __init__(self, schedule: Schedule, stage_ms: Mapping[str, float], batches: int) -> None:
+        self._schedule, self._stage_ms, self._batches = schedule, stage_ms, batches
+        self._free: dict[Lane, float] = {}
+        self._ends: dict[tuple[str, int], float] = {}
+        self._put_off: list[Event] = []
+        self.spans: list[Span] = []
+        self.exposed_ms: dict[int, float] = {}
+
+    def take(self, event: Event) -> None:
+        """The next event in the order of issue, unless it has been brought forward."""
+        stage, step = event.stage, event.batch + event.stage.skew
+        if (stage.name, event.batch) in self._ends:
+            return
+        # A step of fill or drain may lack the stage into which they were put off.
+        self._catch_up(lambda other: other.batch + other.stage.skew < step)
+        waits = any(stage.during == other.stage.during for other in self._put_off)
+        if self._schedule.may_be_put_off(stage) and (waits or self._ready_ms(event) > self._free.get(stage.lane, 0.0)):
+            self._put_off.append(event)
+            return
+        below = self._schedule.may_be_brought_forward(stage.name)
+        early = [Event(each, step - each.skew) for each in below if 0 <= step - each.skew < self._batches]
+        self._do(event, self._put_off + early)
+        self._catch_up(lambda other: other.stage.during == stage.name)
+
+    def _catch_up(self, due: Callable[[Event], bool]) -> None:
+        late, self._put_off = (
+            [each for each in self._put_off if due(each)],
+            [each for each in self._put_off if not due(each)],
+        )
+        for each in late:
+            if (each.stage.name, each.batch) not in self._ends:
+                self._do(each, [])
+
+    def _do(self, event: Event, meanwhile: list[Event]) -> None:
+        """One event. Of those in `meanwhile`, each interrupts it as soon as its needs are met and it is its turn."""
+        stage = event.stage
+        free, ready = self._free.get(stage.lane, 0.0), self._ready_ms(event)
+        begin = max(free, ready)
+        if stage.lane in COMM_LANES:
+            more_urgent = COMM_LANES[: COMM_LANES.index(stage.lane)]
+            begin = max([begin, *(self._free.get(lane, 0.0) for lane in more_urgent)])
+        if stage.lane is Lane.COMPUTE:
+            step = event.batch + stage.skew
+            waited = max(0.0, min(begin, self._ready_ms(event, COMM_LANES)) - free)
+            self.exposed_ms[step] = self.exposed_ms.get(step, 0.0) + waited
+        end = begin + self._stage_ms[stage.name]
+        for other in meanwhile:
+            if other.stage.during != stage.name or self._ready_ms(other) >= end:
+                break
+            if other.stage.lane is stage.lane:
+                self._free[stage.lane] = max(begin, self._ready_ms(other), self._free.get(stage.lane, 0.0))
+                end += self._stage_ms[other.stage.name]
+            self._do(other, [])
+        self._free[stage.lane] = self._ends[stage.name, event.batch] = end
+        self.spans.append(Span(event, begin, end))
+
+    def _ready_ms(self, event: Event, lanes: Sequence[Lane] = tuple(Lane)) -> float:
+        """When those of its needs are met that are issued on these lanes; infinity if one still waits for its turn."""
+        needs = [need for need in event.stage.needs if self._schedule[need.stage].lane in lanes]
+        waiting = (
+            {(each.stage.name, each.batch) for each in self._put_off}
+            - self._ends.keys()
+            - {(event.stage.name, event.batch)}
+        )
+        keys = [(need.stage, event.batch + need.delta) for need in needs]
+        return max((math.inf if key in waiting else self._ends.get(key, 0.0) for key in keys), default=0.0)
 
 
 def chart(schedule: Schedule, simulation: Simulation, steps: int = 2, width: int = 72) -> str:
