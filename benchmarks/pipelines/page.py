@@ -15,6 +15,24 @@ from matplotlib.patches import Patch  # noqa: E402
 from benchmarks.pipelines.records import LINK, WAIT, Outcome, PipelinesResult, ScenarioRecord, StepTimeline  # noqa: E402
 from benchmarks.pipelines.scenario import Family  # noqa: E402
 
+# The same colour for the same collective in every plot.
+COLLECTIVES = {
+    name: f"C{place}"
+    for place, name in enumerate(
+        (
+            "input_dist",
+            "overlap_mask",
+            "embedding",
+            "gradient",
+            "dense_allreduce",
+            "ol embedding",
+            "nol embedding",
+            "ol gradient",
+            "nol gradient",
+        )
+    )
+}
+BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize": 6}
 COLORS = {Family.TORCHREC: "#8c8c8c", Family.OVERLANE: "#1f77b4", Family.LIMIT: "#d9d9d9"}
 LANES = {
     "compute": "#1f77b4",
@@ -73,7 +91,7 @@ def _step_times(axes: Axes, record: ScenarioRecord) -> None:
     axes.margins(x=0.12)
     axes.set_title(f"{record.scenario.title}: step, ms (median of turns, quartiles)", fontsize=8)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower right")
+        axes.legend(**BESIDE)
 
 
 def _exposed(axes: Axes, record: ScenarioRecord) -> None:
@@ -82,7 +100,9 @@ def _exposed(axes: Axes, record: ScenarioRecord) -> None:
     reached = [0.0] * len(outcomes)
     for name in names:
         widths = [_exposed_ms(outcome, name) for outcome in outcomes]
-        axes.barh([each.contestant.name for each in outcomes], widths, left=reached, label=name)
+        axes.barh(
+            [each.contestant.name for each in outcomes], widths, left=reached, label=name, color=COLLECTIVES.get(name)
+        )
         reached = [left + width for left, width in zip(reached, widths, strict=True)]
     for place, width in enumerate(reached):
         axes.annotate(f" {width:.0f}", (width, place), va="center")
@@ -90,7 +110,7 @@ def _exposed(axes: Axes, record: ScenarioRecord) -> None:
     axes.margins(x=0.12)
     axes.set_title("exposed communication in a step, ms, by collective", fontsize=8)
     if names:
-        axes.legend(loc="lower right", fontsize=6)
+        axes.legend(**BESIDE)
 
 
 def _kind(collective: Any) -> str:
@@ -121,7 +141,7 @@ def _timeline(axes: Axes, timeline: StepTimeline, longest: float) -> None:
     axes.set_yticks([0, 1, 2], ["in flight", "waits", "host"])
     axes.set_xlim(0, longest * 1.02)
     axes.set_title(f"{timeline.contestant}: one step on rank 0, ms", fontsize=8, loc="left")
-    axes.legend(handles=_legend({span.lane for span in timeline.spans}), loc="upper right", fontsize=5)
+    axes.legend(handles=_legend({span.lane for span in timeline.spans}), **BESIDE)
 
 
 def _legend(lanes: set[str]) -> list[Patch]:
