@@ -149,7 +149,8 @@ class Stream(Brief):
 class Case(Brief):
     """One training run.
 
-    `accumulate` is how many batches the dense optimizer gathers before it steps, `losses` how many the model returns.
+    With `dedup` a rank asks for a distinct id of a table once, in the plain run too. `accumulate` is how many batches
+    the dense optimizer gathers before it steps, `losses` how many the model returns.
     """
 
     modules: tuple[Module, ...] = (Module(),)
@@ -159,6 +160,7 @@ class Case(Brief):
     stream: Stream = Stream()
     forward_codec: Codec = Codec.NONE
     backward_codec: Codec = Codec.NONE
+    dedup: bool = False
     autocast: bool = False
     clip: bool = False
     accumulate: int = 1

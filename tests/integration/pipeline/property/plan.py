@@ -46,7 +46,8 @@ def sharders_of(case: Case) -> list[ModuleSharder[nn.Module]]:
         ManagedCollisionEmbeddingCollectionSharder(ec_sharder=EmbeddingCollectionSharder(**options)),
     ]
     taken = {each.module_type for each in own}
-    return [*own, *(each for each in sharders(**options) if each.module_type not in taken)]
+    theirs = sharders(**options, use_index_dedup=case.dedup)
+    return [*own, *(each for each in theirs if each.module_type not in taken)]
 
 
 def _precision(codec: Codec) -> CommType:

@@ -142,6 +142,7 @@ def cases(draw: st.DrawFn) -> Case:
         stream=draw(streams(world_size, variable, any(table.sharding in EVEN_ONLY for table in pooled), single)),
         forward_codec=draw(often(*CODECS)),
         backward_codec=draw(often(*CODECS)),
+        dedup=draw(often(False, True)),
         autocast=draw(often(False, True)),
         clip=draw(often(False, True)),
         accumulate=draw(often(1, 2, 3)),
