@@ -52,7 +52,8 @@ def _train(job: JobSpec, job_id: str) -> JobResult:
     from workers.training.loop import train
 
     torch.set_num_threads(max(1, int(job.workers.cpus)))
-    if ray.train.torch.get_device().type == "cpu":
+    device = ray.train.torch.get_device()
+    if device.type == "cpu":
         keep_freed_memory()
     rank = ray.train.get_context().get_world_rank()
     link = MonitorLink(job_id)
@@ -60,7 +61,7 @@ def _train(job: JobSpec, job_id: str) -> JobResult:
     telemetry = Telemetry(link, rank, attempt)
     telemetry.start()
     try:
-        trained = train(job, ray.train.torch.get_device(), telemetry, RayCheckpoints(attempt), attempt)
+        trained = train(job, device, telemetry, RayCheckpoints(attempt), attempt)
     finally:
         telemetry.close(timeout_s=5.0)
     return JobResult(

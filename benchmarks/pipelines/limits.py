@@ -47,12 +47,11 @@ def keep_transfers_local(runtime: Runtime) -> None:
         partition: Partition | None,
         group: dist.ProcessGroup,
         send: Tensor,
-        send_splits: list[int],
-        receive_splits: list[int],
+        *splits: list[int],
     ) -> Tensor:
         if name not in STAYING:
-            return moving(name, partition, group, send, send_splits, receive_splits)
-        return same_shape(send, sum(receive_splits))
+            return moving(name, partition, group, send, *splits)
+        return same_shape(send, sum(splits[1]))
 
     def all_reduce_beside(name: CollectiveName, group: dist.ProcessGroup, tensor: Tensor) -> Pending:
         flight = runtime.timeline.fly(name, None, 0, 0)
@@ -80,14 +79,13 @@ def wait_for_nothing(runtime: Runtime) -> None:
         partition: Partition | None,
         group: dist.ProcessGroup,
         send: Tensor,
-        send_splits: list[int],
-        receive_splits: list[int],
+        *splits: list[int],
     ) -> Tensor:
-        received = moving(name, partition, group, send, send_splits, receive_splits)
+        received = moving(name, partition, group, send, *splits)
         if name not in STAYING:
             return received
         let_go(runtime._started.pop())
-        return same_shape(send, sum(receive_splits))
+        return same_shape(send, sum(splits[1]))
 
     def all_reduce_beside(name: CollectiveName, group: dist.ProcessGroup, tensor: Tensor) -> Pending:
         pending = reducing(name, group, tensor.clone())

@@ -8,29 +8,18 @@ from typing import Any
 _CACHE = tempfile.TemporaryDirectory()
 os.environ.setdefault("MPLCONFIGDIR", _CACHE.name)
 
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import colormaps, pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.patches import Patch  # noqa: E402
 
 from benchmarks.pipelines.records import LINK, WAIT, Outcome, PipelinesResult, ScenarioRecord, StepTimeline  # noqa: E402
 from benchmarks.pipelines.scenario import Family  # noqa: E402
+from pipeline.timeline import KINDS  # noqa: E402
 
 # The same colour for the same collective in every plot.
 COLLECTIVES = {
-    name: f"C{place}"
-    for place, name in enumerate(
-        (
-            "input_dist",
-            "overlap_mask",
-            "embedding",
-            "gradient",
-            "dense_allreduce",
-            "ol embedding",
-            "nol embedding",
-            "ol gradient",
-            "nol gradient",
-        )
-    )
+    (f"{partition} {name}" if partition else str(name)): colormaps["tab20"](place)
+    for place, (name, partition) in enumerate(KINDS)
 }
 BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize": 6}
 COLORS = {Family.TORCHREC: "#8c8c8c", Family.OVERLANE: "#1f77b4", Family.LIMIT: "#d9d9d9"}
@@ -101,7 +90,7 @@ def _exposed(axes: Axes, record: ScenarioRecord) -> None:
     for name in names:
         widths = [_exposed_ms(outcome, name) for outcome in outcomes]
         axes.barh(
-            [each.contestant.name for each in outcomes], widths, left=reached, label=name, color=COLLECTIVES.get(name)
+            [each.contestant.name for each in outcomes], widths, left=reached, label=name, color=COLLECTIVES[name]
         )
         reached = [left + width for left, width in zip(reached, widths, strict=True)]
     for place, width in enumerate(reached):
