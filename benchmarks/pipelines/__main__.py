@@ -48,6 +48,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         batch_size=options.batch_size,
         hidden=options.hidden,
         sparse_optimizer=options.sparse_optimizer,
+        dedup=options.dedup,
     )
     return Plan(
         scenario=scenario,
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=1024, help="samples of a rank")
     parser.add_argument("--hidden", type=int, default=320, help="width of the tower: more of it is more compute")
     parser.add_argument("--sparse-optimizer", choices=["sgd", "rowwise_adagrad"], default="rowwise_adagrad")
+    parser.add_argument("--dedup", action="store_true", help="all of Overlane sends each distinct id once")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--block", type=int, default=12, help="counted steps of a contestant in a turn")
     parser.add_argument("--quiet", type=float, default=QUIET, help=f"measure a block again above it ({QUIET})")
@@ -95,8 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         type=_variant,
-        metavar="NAME=SCHEDULE[,transport=gloo][,sharder.OPTION=true][,pipeline.OPTION=true]",
-        help="a variant of Overlane, for example gloo=prioritized,transport=gloo; repeatable; compared with the first",
+        metavar="NAME=SCHEDULE[,SETTING=VALUE]",
+        help="a variant of Overlane, for example gloo=prioritized,transport=gloo; repeatable; compared with the first; "
+        "settings: transport=gloo|one-group, precision=fp16|bf16, sharder.OPTION=true, pipeline.OPTION=true",
     )
     parser.add_argument("--name", default="pipelines-chosen", help="of the result files (pipelines-chosen)")
     return parser

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.pipelines.runners import prepare
+from benchmarks.pipelines.runners import prepare, sharder_options
 from benchmarks.pipelines.scenario import Contestant, Family, Scenario
 from benchmarks.pipelines.workload import Stream, Training
 
@@ -23,7 +23,7 @@ def unequal(contestants: Sequence[Contestant], scenario: Scenario, stream: Strea
 
     An empty tuple is the proof. The first ones themselves are left out. Every rank calls it at the same point.
     """
-    first: dict[str, dict[str, Tensor]] = {}
+    first: dict[tuple[object, ...], dict[str, Tensor]] = {}
     found: dict[str, tuple[str, ...]] = {}
     for contestant in contestants:
         if contestant.family is not Family.OVERLANE and contestant.pipeline not in EXACT_OF_TORCHREC:
@@ -34,7 +34,8 @@ def unequal(contestants: Sequence[Contestant], scenario: Scenario, stream: Strea
         if runner.overlane is not None:
             runner.overlane.flush()
         mine = dict(_tensors(runner.training))
-        theirs = first.setdefault(str(sorted(contestant.sharder_options.items())), mine)
+        kind = (contestant.precision, *sorted(sharder_options(contestant, scenario).items()))
+        theirs = first.setdefault(kind, mine)
         if theirs is mine:
             continue
         assert mine.keys() == theirs.keys()

@@ -44,7 +44,7 @@ def _together(plan: Plan, ranks: list[RankRecord]) -> ScenarioRecord:
 def _communication_ms(plan: Plan, able: list[Contestant], ranks: list[RankRecord]) -> float | None:
     """The bytes of a plain step on the rank that sends most, at the rate of its link."""
     rate = plan.scenario.layout.rate
-    plain = next((each.name for each in able if each.family is Family.OVERLANE and not each.sharder_options), None)
+    plain = next((each.name for each in able if each.family is Family.OVERLANE), None)
     if rate is None or plain is None:
         return None
     most = 0.0

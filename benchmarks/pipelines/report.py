@@ -32,7 +32,8 @@ def _ratios(record: ScenarioRecord) -> Iterator[Ratio]:
     other = FASTEST_EXACT if FASTEST_EXACT in names else names[0]
     pairs = [(name, other) for name in names if name != other]
     pairs += [("prioritized", name) for name in ("sync", "sparse_dist", "TorchRec PEC") if name in names]
-    pairs += [("prioritized dedup", name) for name in ("sync dedup",) if name in names]
+    pairs += [("prioritized", "TorchRec SparseDist dedup")]
+    pairs += [(f"prioritized {lever}", f"sync {lever}") for lever in ("dedup", "fp16", "bf16")]
     for one, against in pairs:
         ratio = record.ratio(one, against)
         if ratio is not None:

@@ -26,6 +26,22 @@ class Limit(StrEnum):
     WAITING = "no waiting"
 
 
+class Transport(StrEnum):
+    """How an AllToAll moves."""
+
+    RUNTIME = "runtime"
+    GLOO = "gloo"
+    ONE_GROUP = "one-group"
+
+
+class Precision(StrEnum):
+    """As what embeddings and their gradients travel."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
 class Frozen(BaseModel):
     """A record that travels from the command to the ranks."""
 
@@ -35,22 +51,24 @@ class Frozen(BaseModel):
 class Contestant(Frozen):
     """One pipeline. `pipeline` is a TorchRec class or, for Overlane, a schedule.
 
-    For Overlane, `sharder_options` go to `pipeline.sharders`, `pipeline_options` to `TrainPipeline`, and `transport`
-    chooses how an AllToAll moves: what the runtime does best, or gloo's own. A limit is a schedule of Overlane whose
-    embedding, gradient and dense transfers move nothing, or whose transfers nobody waits for.
+    `sharder_options` go to the sharders, for Overlane `pipeline_options` to `TrainPipeline`. `transport` chooses how an
+    AllToAll of Overlane moves: what the runtime does best, gloo's own, or OL and NOL rows on the same process group.
+    `precision` is what embeddings and their gradients travel as. A limit is a schedule of Overlane whose embedding,
+    gradient and dense transfers move nothing, or whose transfers nobody waits for.
     """
 
     name: str
     family: Family
     pipeline: str
-    transport: Literal["runtime", "gloo"] = "runtime"
+    transport: Transport = Transport.RUNTIME
+    precision: Precision = Precision.FP32
     sharder_options: dict[str, bool] = {}
     pipeline_options: dict[str, bool] = {}
     limit: Limit | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`NAME=SCHEDULE[,transport=gloo][,sharder.OPTION=true][,pipeline.OPTION=true]`, a variant of Overlane.
+        """`NAME=SCHEDULE[,SETTING=VALUE]...`, a variant of Overlane.
 
         Raises ValueError for anything else.
         """
@@ -64,13 +82,15 @@ class Contestant(Frozen):
         return made
 
     def _with(self, key: str, value: str) -> Self:
-        if key == "transport" and value in ("runtime", "gloo"):
-            return self.model_copy(update={"transport": value})
+        if key == "transport" and value in set(Transport):
+            return self.model_copy(update={"transport": Transport(value)})
+        if key == "precision" and value in set(Precision):
+            return self.model_copy(update={"precision": Precision(value)})
         section, _, option = key.partition(".")
         if section not in ("sharder", "pipeline") or not option or value not in ("true", "false"):
             raise ValueError(
-                f"variant: {key}={value} is no setting; known are transport=gloo, sharder.OPTION=true, "
-                "pipeline.OPTION=true"
+                f"variant: {key}={value} is no setting; known are transport=gloo, transport=one-group, "
+                "precision=fp16, precision=bf16, sharder.OPTION=true, pipeline.OPTION=true"
             )
         field = f"{section}_options"
         return self.model_copy(update={field: {**getattr(self, field), option: value == "true"}})
@@ -87,7 +107,8 @@ class Workload(StrEnum):
 class Scenario(Frozen):
     """A workload on a link. `rate` is what each node may send; `id_overlap` and `zipf` concern made-up ids only.
 
-    Without `id_overlap`, consecutive batches share what chance gives.
+    Without `id_overlap`, consecutive batches share what chance gives. With `dedup`, all Overlane contestants and limits
+    send each distinct id once.
     """
 
     workload: Workload = Workload.TOWER
@@ -98,6 +119,7 @@ class Scenario(Frozen):
     batch_size: int = Field(default=1024, ge=1)
     hidden: int = Field(default=320, ge=1)
     sparse_optimizer: Literal["sgd", "rowwise_adagrad"] = "rowwise_adagrad"
+    dedup: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -107,12 +129,13 @@ class Scenario(Frozen):
     def name(self) -> str:
         """Short, and fit for a file name."""
         made_up = "" if self.workload is Workload.MOVIELENS else f"-{self._ids}"
-        return f"{self.workload}-{self.rate}{made_up}-hidden{self.hidden}"
+        return f"{self.workload}-{self.rate}{made_up}-hidden{self.hidden}{'-dedup' if self.dedup else ''}"
 
     @property
     def title(self) -> str:
         made_up = "" if self.workload is Workload.MOVIELENS else f", {self._ids}"
-        return f"{self.workload}, {self.nodes} nodes, {self.rate} each way{made_up}, hidden {self.hidden}"
+        dedup = ", Overlane with dedup" if self.dedup else ""
+        return f"{self.workload}, {self.nodes} nodes, {self.rate} each way{made_up}, hidden {self.hidden}{dedup}"
 
     @property
     def _ids(self) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.pipelines.measure import measure
 from benchmarks.pipelines.report import result
+from benchmarks.pipelines.run import DEDUP, TORCHREC_DEDUP
 from benchmarks.pipelines.scenario import STANDARD, Contestant, Plan, Scenario
 from benchmarks.testbed import Layout, Testbed, TestbedUnavailable
 
@@ -18,10 +19,12 @@ def test_contestants_take_turns_and_train_the_same_bits() -> None:
             pass
     except TestbedUnavailable as error:
         pytest.skip(str(error))
-    gloo = Contestant.parse("gloo=prioritized,transport=gloo")
+    levers = [Contestant.parse(f"{value}=prioritized,transport={value}") for value in ("gloo", "one-group")]
+    halves = [Contestant.parse(f"{schedule} fp16={schedule},precision=fp16") for schedule in ("sync", "prioritized")]
+    dedup = [TORCHREC_DEDUP, *DEDUP]
     plan = Plan(
         scenario=Scenario(batch_size=16, hidden=8, rate="unlimited"),
-        contestants=(*(each for each in STANDARD if each.name in NAMES), gloo),
+        contestants=(*(each for each in STANDARD if each.name in NAMES), *levers, *halves, *dedup),
         turns=2,
         block=2,
         settle=1,
@@ -32,7 +35,9 @@ def test_contestants_take_turns_and_train_the_same_bits() -> None:
     assert record.unable == {}
     assert [each.contestant for each in record.outcomes] == list(plan.contestants)
     assert all(len(each.blocks_ms) == 2 for each in record.outcomes)
-    assert record.unequal == dict.fromkeys(("TorchRec SparseDist", "prioritized", "gloo"), ())
+    # The first ones of a kind are what the others are compared with.
+    compared = ("TorchRec SparseDist", "prioritized", "gloo", "one-group", "prioritized fp16")
+    assert record.unequal == dict.fromkeys((*compared, "sync dedup", "prioritized dedup"), ())
     assert record.communication_ms is None
     assert [each.contestant for each in record.timelines] == [each.name for each in plan.contestants]
     assert all(each.spans for each in record.timelines)

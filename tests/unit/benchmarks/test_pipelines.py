@@ -26,7 +26,7 @@ from benchmarks.pipelines.records import (
     StepTimeline,
 )
 from benchmarks.pipelines.report import result, table
-from benchmarks.pipelines.scenario import STANDARD, Contestant, Family, Scenario
+from benchmarks.pipelines.scenario import STANDARD, Contestant, Family, Scenario, Transport
 from benchmarks.pipelines.steps import outermost
 from pipeline.report import CollectiveName, CollectiveReport, Partition, StepReport
 from pipeline.runtime import CpuRuntime
@@ -181,7 +181,7 @@ def test_a_result_survives_its_file() -> None:
                 name="b",
                 family=Family.OVERLANE,
                 pipeline="prioritized",
-                transport="gloo",
+                transport=Transport.GLOO,
                 sharder_options={"use_index_dedup": True},
                 pipeline_options={"new": False},
             ),
@@ -193,7 +193,8 @@ def test_variants_are_parsed(text: str, contestant: Contestant) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "a=", "=sync", "a=sync,transport=tcp", "a=sync,sharder.x=1", "a=sync,x=true"]
+    "text",
+    ["", "a", "a=", "=sync", "a=sync,transport=tcp", "a=sync,precision=int8", "a=sync,sharder.x=1", "a=sync,x=true"],
 )
 def test_other_variants_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="variant"):
