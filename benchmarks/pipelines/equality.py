@@ -14,7 +14,7 @@ from benchmarks.pipelines.scenario import Contestant, Family, Scenario
 from benchmarks.pipelines.workload import Stream, Training
 
 STEPS = 10
-EXACT_OF_TORCHREC = frozenset({"TrainPipelineBase", "TrainPipelineSparseDist"})
+EXACT_OF_TORCHREC = frozenset({"TrainPipelineBase", "TrainPipelineSparseDist", "TrainPipelineFusedSparseDist"})
 
 
 def unequal(contestants: Sequence[Contestant], scenario: Scenario, stream: Stream) -> dict[str, tuple[str, ...]]:

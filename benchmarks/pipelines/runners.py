@@ -18,7 +18,7 @@ from torchrec.modules.pec_embedding_modules import PECEmbeddingCollection
 from benchmarks.pipelines import workload
 from benchmarks.pipelines.limits import keep_transfers_local, wait_for_nothing
 from benchmarks.pipelines.scenario import Contestant, Family, Limit, Precision, Scenario, Transport
-from benchmarks.pipelines.standins import PecOnCpu
+from benchmarks.pipelines.standins import OnCpu
 from pipeline import TrainPipeline, sharders
 from pipeline.dedup import register_cpu_kernel
 from pipeline.runtime import Runtime
@@ -26,6 +26,7 @@ from pipeline.runtime import Runtime
 CPU = torch.device("cpu")
 _OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
 SPARSE_LR = 0.05
+_ASK_FOR_STREAMS = frozenset({"TrainPipelineFusedSparseDist", "TrainPipelinePEC"})
 
 
 class Pipeline(Protocol):
@@ -98,13 +99,13 @@ def _torchrec(contestant: Contestant, scenario: Scenario, stream: workload.Strea
     collection = EmbeddingCollectionSharder(fused_params=_fused(scenario), **contestant.sharder_options)
     if contestant.sharder_options.get("use_index_dedup"):
         register_cpu_kernel()
-    if contestant.pipeline == TrainPipelinePEC.__name__:
-        kinds = [collection, PECEmbeddingCollectionSharder(ec_sharder=collection)]
-        training = workload.build(scenario, stream.schema, kinds, wrap=PECEmbeddingCollection)
-        return Runner(contestant, training, PecOnCpu(training.model, training.optimizer), stream.endless())
-    training = workload.build(scenario, stream.schema, [collection])
-    made = getattr(train_pipelines, contestant.pipeline)(training.model, training.optimizer, CPU)
-    return Runner(contestant, training, made, stream.endless())
+    pec = contestant.pipeline == TrainPipelinePEC.__name__
+    kinds = [collection, PECEmbeddingCollectionSharder(ec_sharder=collection)] if pec else [collection]
+    training = workload.build(scenario, stream.schema, kinds, wrap=PECEmbeddingCollection if pec else None)
+    pipeline = TrainPipelinePEC if pec else getattr(train_pipelines, contestant.pipeline)
+    if contestant.pipeline in _ASK_FOR_STREAMS:
+        return Runner(contestant, training, OnCpu(pipeline, training.model, training.optimizer), stream.endless())
+    return Runner(contestant, training, pipeline(training.model, training.optimizer, CPU), stream.endless())
 
 
 def _fused(scenario: Scenario) -> dict[str, Any]:

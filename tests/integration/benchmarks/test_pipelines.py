@@ -10,7 +10,14 @@ from benchmarks.pipelines.run import DEDUP, TORCHREC_DEDUP
 from benchmarks.pipelines.scenario import STANDARD, Contestant, Plan, Scenario
 from benchmarks.testbed import Layout, Testbed, TestbedUnavailable
 
-NAMES = ("TorchRec Base", "TorchRec SparseDist", "TorchRec PEC", "prioritized", "compute only")
+NAMES = (
+    "TorchRec Base",
+    "TorchRec SparseDist",
+    "TorchRec FusedSparseDist",
+    "TorchRec PEC",
+    "prioritized",
+    "compute only",
+)
 
 
 def test_contestants_take_turns_and_train_the_same_bits() -> None:
@@ -36,7 +43,14 @@ def test_contestants_take_turns_and_train_the_same_bits() -> None:
     assert [each.contestant for each in record.outcomes] == list(plan.contestants)
     assert all(len(each.blocks_ms) == 2 for each in record.outcomes)
     # The first ones of a kind are what the others are compared with.
-    compared = ("TorchRec SparseDist", "prioritized", "gloo", "one-group", "prioritized fp16")
+    compared = (
+        "TorchRec SparseDist",
+        "TorchRec FusedSparseDist",
+        "prioritized",
+        "gloo",
+        "one-group",
+        "prioritized fp16",
+    )
     assert record.unequal == dict.fromkeys((*compared, "sync dedup", "prioritized dedup"), ())
     assert record.communication_ms is None
     assert [each.contestant for each in record.timelines] == [each.name for each in plan.contestants]
