@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from workers.job import InvalidJob, ModelSpec
-from workers.models import SequenceRanker, build_model, sequence_ranker
+from workers.models import build_model, sequence_ranker
+from workers.models.ranker import SequenceRanker
 from workers.sources.schema import Feature, Ragged, Samples, Schema, Table
 from workers.training.batches import BatchFeed, to_batch
 
@@ -112,7 +113,7 @@ def test_the_same_seed_trains_the_same_bits() -> None:
         ({"factory": "nowhere.at_all:model"}, "model.factory: cannot import 'nowhere.at_all:model'"),
         ({"factory": "workers.models:none"}, "model.factory: cannot import 'workers.models:none'"),
         (
-            {"factory": "workers.models:SequenceRanker", "params": {"depth": 3}},
+            {"factory": "workers.models.ranker:SequenceRanker", "params": {"depth": 3}},
             "model.params: .* argument",
         ),
         ({"params": {"embeding_dim": 8}}, "model.params.embeding_dim: unknown field; did you mean 'embedding_dim'"),

@@ -1,55 +1,16 @@
-"""Built-in models. A factory is called as `factory(schema, **params)` and returns a module for TorchRec's pipelines:
-`forward(batch)` gives `(loss, (loss, logits, labels))`, the second part detached.
-"""
+"""A ranker that attends to a sample's sequences with its single ids."""
 
-import importlib
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import nn
-from torch.nn import functional
 from torchrec.datasets.utils import Batch
-from torchrec.modules.embedding_configs import EmbeddingConfig
-from torchrec.modules.embedding_modules import EmbeddingCollection
 
-from workers.job import InvalidJob, ModelSpec, Spec, parse_section
+from workers.job import Spec, parse_section
+from workers.models.ranking import Jagged, Output, output_of, perceptron, sequence_tables
 from workers.sources.schema import Schema
-
-LossLogitsLabels = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-Output = tuple[torch.Tensor, LossLogitsLabels]
-
-
-class Jagged(Protocol):
-    """The part of TorchRec's JaggedTensor that the models use."""
-
-    def values(self) -> torch.Tensor:
-        """Rows of all samples, one after the other."""
-        ...
-
-    def lengths(self) -> torch.Tensor:
-        """Number of rows for each sample."""
-        ...
-
-    def to_padded_dense(self, desired_length: int) -> torch.Tensor:
-        """Shape (samples, desired_length, dimension), zero where a sample has no row."""
-        ...
-
-
-def build_model(spec: ModelSpec, schema: Schema) -> nn.Module:
-    """Call the factory that the job names. Raises `InvalidJob` if it cannot be imported or does not take the params."""
-    module, _, name = spec.factory.partition(":")
-    try:
-        factory: Callable[..., nn.Module] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise InvalidJob([f"model.factory: cannot import {spec.factory!r}: {error}"]) from error
-    try:
-        inspect.signature(factory).bind(schema, **spec.params)
-    except TypeError as error:
-        raise InvalidJob([f"model.params: {spec.factory} does not take them: {error}"]) from error
-    return factory(schema, **spec.params)
 
 
 class RankerParams(Spec):
@@ -75,19 +36,7 @@ class SequenceRanker(nn.Module):
 
     def __init__(self, schema: Schema, dim: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
-        # On the meta device no worker ever holds a whole table: each rank fills its own shard.
-        self.embeddings = EmbeddingCollection(
-            tables=[
-                EmbeddingConfig(
-                    name=table.name,
-                    embedding_dim=dim,
-                    num_embeddings=table.rows,
-                    feature_names=schema.features_of(table.name),
-                )
-                for table in schema.tables
-            ],
-            device=torch.device("meta"),
-        )
+        self.embeddings = sequence_tables(schema, schema.tables, dim)
         self.head = RankingHead(schema, dim, hidden)
 
     def forward(self, batch: Batch) -> Output:
@@ -109,11 +58,7 @@ class RankingHead(nn.Module):
             {feature.name: SequenceAttention(dim, feature.max_length) for feature in sequences}
         )
         width = (len(self._singles) + 2 * len(sequences)) * dim + schema.dense
-        layers: list[nn.Module] = []
-        for size in hidden:
-            layers += [nn.Linear(width, size), nn.ReLU()]
-            width = size
-        self.mlp = nn.Sequential(*layers, nn.Linear(width, 1))
+        self.mlp = perceptron(width, hidden, 1)
 
     def forward(self, rows: Mapping[str, Jagged], dense: torch.Tensor, labels: torch.Tensor) -> Output:
         """`rows` by feature, `dense` of shape (n, dense features), `labels` of shape (n,)."""
@@ -124,9 +69,7 @@ class RankingHead(nn.Module):
             pooled = attention(query, rows[name])
             parts += [pooled, pooled * query]
         logits = self.mlp(torch.cat(parts, dim=1)).squeeze(1)
-        # A mean that is 0, and not NaN, for a rank that takes part in a step with an empty batch.
-        loss = functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / max(1, len(labels))
-        return loss, (loss.detach(), logits.detach(), labels.detach())
+        return output_of(logits, labels)
 
 
 class SequenceAttention(nn.Module):
