@@ -93,7 +93,7 @@ class Rank:
         from workers.sources import open_source
         from workers.telemetry.sender import Telemetry
         from workers.training.batches import to_batch
-        from workers.training.loop import Progress
+        from workers.training.progress import Progress
         from workers.training.sharded import shard
 
         torch.set_num_threads(1)

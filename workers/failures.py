@@ -21,7 +21,8 @@ def describe(error: TrainingFailedError) -> JobFailure:
 
 
 def _lost_a_peer(error: Exception) -> bool:
-    return "gloo" in str(error) or type(error).__name__ in ("DistBackendError", "DistNetworkError")
+    kinds = ("DistBackendError", "DistNetworkError", "EndedByPeerError")
+    return "gloo" in str(error) or type(error).__name__ in kinds
 
 
 def _one_line(error: BaseException) -> str:

@@ -6,30 +6,21 @@ purpose: the control plane imports it, and it must not pull in torch.
 
 import difflib
 import json
-import math
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
+
+from workers.job_text import InvalidJob as InvalidJob
+from workers.job_text import decode, fault_in, load_json, load_yaml
 
 # A job travels to its process in one environment variable, and Linux takes 128 KiB in one.
 MAX_JOB_BYTES = 64 * 1024
 
-_MAX_VALUES = 10_000
 # SQLite and torch keep whole numbers in 64 bits, and JavaScript is exact up to 53.
 _MAX_INTEGER = 2**53 - 1
-
-
-class InvalidJob(ValueError):  # noqa: N818 - reads as a sentence where it is raised
-    """The job file is not valid. `problems` holds one line for each fault, `field: message`."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
 
 
 class ScheduleName(StrEnum):
@@ -54,11 +45,23 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Sharding(StrEnum):
+    """How a table is cut, in TorchRec's words."""
+
+    ROW_WISE = "row_wise"
+    TABLE_WISE = "table_wise"
+    COLUMN_WISE = "column_wise"
+
+
 class ModelSpec(Spec):
-    """Which model: `factory` is the import path `package.module:callable` of a callable that returns an nn.Module."""
+    """Which model: `factory` is the import path `package.module:callable` of a callable that returns an nn.Module.
+
+    `sharding` says how tables are cut, by name; the others are cut as the planner finds best, sequence tables by rows.
+    """
 
     factory: str = Field(default="workers.models:sequence_ranker", pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     params: dict[str, Any] = Field(default_factory=dict)
+    sharding: dict[str, Sharding] = Field(default_factory=dict)
 
 
 class DataSpec(Spec):
@@ -125,6 +128,30 @@ class CheckpointSpec(Spec):
     keep: int = Field(default=2, ge=1)
 
 
+class EarlyStoppingSpec(Spec):
+    """End when `metric` has not become better by more than `min_delta` in `patience` evaluations, one after the other.
+
+    `auc` is better when it is higher, normalized entropy (`ne`) when it is lower.
+    """
+
+    metric: Literal["auc", "ne"] = "auc"
+    patience: int = Field(default=3, ge=1)
+    min_delta: float = Field(default=0.0, ge=0)
+
+
+class EvaluationSpec(Spec):
+    """How often the model is evaluated on the held-out samples while it trains; at the end it always is."""
+
+    every_steps: int | None = Field(default=None, ge=1)
+    early_stopping: EarlyStoppingSpec | None = None
+
+    @model_validator(mode="after")
+    def _evaluates(self) -> Self:
+        if self.early_stopping is not None and self.every_steps is None:
+            raise ValueError("early_stopping needs evaluations to go by; set every_steps as well")
+        return self
+
+
 class RetriesSpec(Spec):
     """How often the worker group is restarted after a failure before the job has failed."""
 
@@ -147,6 +174,7 @@ class JobSpec(Spec):
     data: DataSpec = DataSpec()
     training: TrainingSpec = TrainingSpec()
     workers: WorkersSpec = WorkersSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     retries: RetriesSpec = RetriesSpec()
     queue: QueueSpec = QueueSpec()
@@ -154,7 +182,7 @@ class JobSpec(Spec):
 
 def parse_job(raw: object) -> JobSpec:
     """Validate a decoded job file. Raises `InvalidJob` with one problem per fault."""
-    if (fault := _not_json(raw)) is not None:
+    if (fault := fault_in(raw)) is not None:
         raise InvalidJob([fault])
     return parse_section(JobSpec, raw, at="")
 
@@ -177,16 +205,16 @@ def parse_section(section: type[Section], raw: object, *, at: str) -> Section:
 
 def read_json(text: str) -> JobSpec:
     """Parse JSON text. Raises `InvalidJob`."""
-    return parse_job(_decode(text, _load_json, "JSON"))
+    return parse_job(decode(text, load_json, "JSON"))
 
 
 def read_job(text: str) -> JobSpec:
     """Parse YAML or JSON text. Raises `InvalidJob`."""
     try:
         # YAML readers take most JSON for YAML, but not tabs and not every character.
-        raw = _load_json(text)
+        raw = load_json(text)
     except (ValueError, RecursionError):
-        raw = _decode(text, _load_yaml, "YAML or JSON")
+        raw = decode(text, load_yaml, "YAML or JSON")
     return parse_job(raw)
 
 
@@ -200,66 +228,6 @@ def load_job(path: Path) -> JobSpec:
         return read_job(content.decode())
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidJob([f"job file: cannot read {path}: {error}"]) from None
-
-
-def _decode(text: str, load: Callable[[str], object], language: str) -> object:
-    try:
-        return load(text)
-    except RecursionError:
-        raise InvalidJob([f"job file: not valid {language}: nested too deep"]) from None
-    except (ValueError, yaml.YAMLError) as error:
-        # ValueError also stands for YAML dates and whole numbers that Python refuses to build.
-        raise InvalidJob([f"job file: not valid {language}: {' '.join(str(error).split())}"]) from None
-
-
-def _load_json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=_once)
-
-
-def _load_yaml(text: str) -> object:
-    return yaml.load(text, Loader=_Yaml)
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A mapping in which no field stands twice; readers would keep the last one and say nothing."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        fields = [field for field, _ in pairs]
-        raise ValueError(f"field {next(field for field in fields if fields.count(field) > 1)!r} stands there twice")
-    return found
-
-
-class _Yaml(yaml.SafeLoader):
-    """Safe YAML in which no field may stand twice in a mapping."""
-
-    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        assert isinstance(node, yaml.MappingNode)
-        fields = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if repeated := next((field for field in fields if fields.count(field) > 1), None):
-            raise yaml.MarkedYAMLError(None, None, f"field {repeated!r} stands there twice", node.start_mark)
-        return node
-
-
-def _not_json(raw: object) -> str | None:
-    """What YAML can say and JSON cannot: a job travels as JSON. Aliases may stand for any number of values, or loop."""
-    rest: list[tuple[str, object]] = [("", raw)]
-    for _ in range(_MAX_VALUES):
-        if not rest:
-            return None
-        field, value = rest.pop()
-        if isinstance(value, dict):
-            for key in value:
-                if not isinstance(key, str):
-                    return f"{field or 'job file'}: the field name {key!r} has no place in JSON; quote it"
-            rest += [(f"{field}.{key}" if field else key, part) for key, part in value.items()]
-        elif isinstance(value, list):
-            rest += [(f"{field}.{index}", part) for index, part in enumerate(value)]
-        elif isinstance(value, float) and not math.isfinite(value):
-            return f"{field}: must be a finite number (got {value})"
-        elif value is not None and not isinstance(value, str | int | float):
-            return f"{field}: a {type(value).__name__} has no place in JSON; quote it to make it a string"
-    return f"job file: more than {_MAX_VALUES} values; write out YAML aliases"
 
 
 def _problem(section: type[BaseModel], at: str, detail: ErrorDetails) -> str:
@@ -276,7 +244,7 @@ def _problem(section: type[BaseModel], at: str, detail: ErrorDetails) -> str:
 def _known_fields(section: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         annotation = section.model_fields[str(part)].annotation
-        assert isinstance(annotation, type)
-        assert issubclass(annotation, BaseModel)
-        section = annotation
+        # A section that may be left out is a union with None.
+        ways = (annotation, *get_args(annotation))
+        section = next(each for each in ways if isinstance(each, type) and issubclass(each, BaseModel))
     return list(section.model_fields)

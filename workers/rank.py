@@ -33,10 +33,11 @@ def run_rank(config: dict[str, str]) -> Outcome:
     and Ray starts the worker group again as often as the job's `retries` allow.
     """
     from pipeline import UnsupportedModel
+    from workers.training.ending import DivergedError
 
     try:
         return Outcome(result=_train(JobSpec.model_validate_json(config["job"]), config["job_id"]))
-    except (InvalidJob, UnsupportedModel) as error:
+    except (InvalidJob, UnsupportedModel, DivergedError) as error:
         return Outcome(failure=JobFailure(message=f"{error}", traceback=traceback.format_exc()))
 
 

@@ -29,8 +29,30 @@ SAMPLES = TypeAdapter(list[StepSample])
 """Encodes the samples that a rank sends its monitor: as JSON, since to pickle many small models costs far more."""
 
 
+class ShardedTable(BaseModel):
+    """Where an embedding table lies: `sharding` is TorchRec's name for how it is cut, `ranks` hold its shards.
+
+    `bytes` are those of its weights over all ranks, as 32-bit floats, without what the optimizer keeps.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    module: str
+    rows: int
+    dim: int
+    sharding: str
+    ranks: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * self.dim * 4
+
+
 class JobPlan(BaseModel):
-    """What the run decided before its first step: which modules are prioritized, which not and why, total steps."""
+    """What the run decided before its first step: which modules are prioritized, which not and why, how the tables are
+    sharded, total steps.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,6 +60,7 @@ class JobPlan(BaseModel):
     world_size: int
     prioritized: dict[str, str]
     not_prioritized: dict[str, str]
+    sharding: tuple[ShardedTable, ...] = ()
 
 
 class JobResult(BaseModel):

@@ -14,12 +14,32 @@ def console() -> Console:
 
 
 def show_plan(out: Console, plan: JobPlan) -> None:
-    """Say what will run, and which modules are not prioritized."""
+    """Say what will run, which modules are not prioritized, and where the tables lie."""
     out.print(f"{plan.steps if plan.steps is not None else 'unknown number of'} steps on {plan.world_size} ranks")
     for module, fact in plan.prioritized.items():
         out.print(f"  prioritized: {module or 'the model'}: {fact}", markup=False)
     for module, reason in plan.not_prioritized.items():
         out.print(f"  not prioritized: {module or 'the model'}: {reason}", markup=False)
+    if plan.sharding:
+        out.print(_sharding_table(plan))
+
+
+def _sharding_table(plan: JobPlan) -> Table:
+    table = Table(title="sharding plan", title_justify="left")
+    for heading in ("table", "module", "sharding", "ranks", "rows", "dim", "MiB"):
+        table.add_column(heading, justify="right" if heading in ("rows", "dim", "MiB") else "left")
+    for each in plan.sharding:
+        sizes = (f"{each.rows:,}", f"{each.dim}", f"{each.bytes / 2**20:.1f}")
+        table.add_row(each.name, each.module, each.sharding, _ranks(each.ranks), *sizes)
+    return table
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    """`0-7` for ranks that follow each other, `0, 2` for others."""
+    first, last = min(ranks, default=0), max(ranks, default=0)
+    if len(ranks) > 1 and sorted(ranks) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    return ", ".join(map(str, ranks))
 
 
 def progress_line(status: Status) -> str | None:

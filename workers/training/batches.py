@@ -24,15 +24,34 @@ def to_batch(samples: Samples, schema: Schema) -> Batch:
 
 
 class BatchFeed(Iterator[Batch]):
-    """Batches for the pipeline; measures how long the training loop waits for them."""
+    """Batches for the pipeline; measures how long the training loop waits for them.
+
+    It ends where the samples end, where reading them fails (`failure` is what was raised), and where `end` is called.
+    """
 
     def __init__(self, samples: Iterator[Samples], schema: Schema, *, pinned: bool) -> None:
         self._samples, self._schema, self._pinned = samples, schema, pinned
         self._waited_ms = 0.0
+        self.ended = False
+        self.failure: Exception | None = None
+
+    def end(self) -> None:
+        """Hand out no more batches."""
+        self.ended = True
 
     def __next__(self) -> Batch:
+        if self.ended:
+            raise StopIteration
         start = time.perf_counter()
-        batch = to_batch(next(self._samples), self._schema)
+        try:
+            batch = to_batch(next(self._samples), self._schema)
+        except StopIteration:
+            raise
+        except Exception as error:
+            # To raise here would end this rank alone, in the middle of a step.
+            self.failure = error
+            self.end()
+            raise StopIteration from error
         if self._pinned:
             batch = batch.pin_memory()
         self._waited_ms += (time.perf_counter() - start) * 1e3

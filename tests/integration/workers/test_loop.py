@@ -7,105 +7,20 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.integration.workers.loops import (
+    JOB,
+    FolderCheckpoints,
+    Recorder,
+    assert_same_state,
+    content,
+    read_case,
+    rewrite_case,
+    train_case,
+)
 from tests.ranks import RankPool
 from workers.job import InvalidJob, parse_job
-from workers.models import build_model
-from workers.reports import SAMPLES, JobPlan, StepSample
-from workers.sources import open_source
-from workers.telemetry.sender import Fate, Telemetry
-from workers.training.checkpoint import read_state, write_part
+from workers.telemetry.sender import Telemetry
 from workers.training.loop import train
-from workers.training.sharded import ShardedModel, shard
-
-JOB: dict[str, Any] = {
-    "name": "small",
-    "model": {"params": {"embedding_dim": 8, "hidden": [8]}},
-    "data": {
-        "source": "synthetic",
-        "params": {"samples": 400, "rows": 200, "min_ids_per_sample": 0, "holdout_samples": 50, "dense": 2},
-    },
-    "training": {"batch_size": 16, "epochs": 2},
-}
-
-
-class Recorder:
-    """A link that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.samples: list[StepSample] = []
-        self.plans: list[JobPlan] = []
-
-    def send(self, rank: int, attempt: int, samples: bytes, dropped: int) -> None:
-        self.samples += SAMPLES.validate_json(samples)
-
-    def fate(self, ticket: object) -> Fate:
-        return Fate.ARRIVED
-
-    def announce(self, plan: JobPlan) -> None:
-        self.plans.append(plan)
-
-
-class FolderCheckpoints:
-    """Checkpoints in one folder for all ranks, `step-N` each; restores `resume_from`."""
-
-    def __init__(self, folder: Path, resume_from: int | None) -> None:
-        self._folder, self._resume_from = folder, resume_from
-
-    def restore(self, model: ShardedModel) -> int:
-        if self._resume_from is None:
-            return 0
-        return read_state(model, self._folder / f"step-{self._resume_from}")
-
-    def save(self, model: ShardedModel, steps: int, figures: dict[str, float | None]) -> None:
-        write_part(model, steps, self._folder / f"step-{steps}")
-
-
-def whole_state(folder: Path, training: Any) -> dict[str, torch.Tensor]:
-    """The state of a checkpoint as this number of ranks reads it, every shard gathered; by name."""
-    job = parse_job({**JOB, "training": {**JOB["training"], **training}})
-    model = shard(build_model(job.model, open_source(job.data).schema), job.training, torch.device("cpu"))
-    read_state(model, folder)
-    found: dict[str, torch.Tensor] = {}
-    _collect("", model.state(), found)
-    return found
-
-
-def _collect(name: str, value: Any, found: dict[str, torch.Tensor]) -> None:
-    if isinstance(value, dict):
-        for key, below in value.items():
-            _collect(f"{name}/{key}", below, found)
-    elif isinstance(value, torch.distributed._shard.sharded_tensor.ShardedTensor):
-        whole = torch.zeros(value.size())
-        value.gather(0, whole if dist.get_rank() == 0 else None)
-        found[name] = whole
-    elif isinstance(value, torch.Tensor):
-        found[name] = value
-
-
-def train_case(
-    device: torch.device,
-    folder: Path,
-    training: dict[str, Any],
-    every: int | None = None,
-    resume_from: int | None = None,
-) -> dict[str, Any]:
-    job = parse_job({**JOB, "training": {**JOB["training"], **training}, "checkpoint": {"every_steps": every}})
-    recorder = Recorder()
-    telemetry = Telemetry(recorder, dist.get_rank(), 0)
-    telemetry.start()
-    trained = train(job, device, telemetry, FolderCheckpoints(folder, resume_from), attempt=0)
-    telemetry.close(timeout_s=30)
-    return {"trained": trained, "samples": recorder.samples, "plans": recorder.plans}
-
-
-def read_case(device: torch.device, folder: Path, training: dict[str, Any]) -> dict[str, torch.Tensor]:
-    return whole_state(folder, training)
-
-
-def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    different = [name for name in one if not torch.equal(one[name], other[name])]
-    assert not different, different
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
@@ -122,6 +37,27 @@ def test_the_schedule_changes_no_bit_of_the_result(ranks: RankPool, tmp_path: Pa
     assert any("momentum" in name for name in states[0]) == (optimizer == "rowwise_adagrad")
 
 
+MODELS = {
+    "dlrm": {"embedding_dim": 8, "bottom": [8], "top": [8], "pooled": ["t1"]},
+    "hstu": {"embedding_dim": 8, "layers": 1},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_schedule_changes_no_bit_of_any_built_in_model(ranks: RankPool, tmp_path: Path, name: str) -> None:
+    model = {"factory": f"workers.models:{name}", "params": MODELS[name]}
+    states, results = [], []
+    for schedule in ("sync", "prioritized"):
+        training = {"schedule": schedule, "max_steps": 8}
+        answers = ranks.run(2, train_case, folder=tmp_path / schedule, training=training, model=model)
+        results.append(answers[0]["trained"])
+        assert list(answers[0]["plans"][0].prioritized) == ["embeddings"]
+        states.append(content(tmp_path / schedule / "step-8"))
+    assert_same_state(*states)
+    assert results[0].metrics == results[1].metrics
+    assert any("momentum" in tensor and "pooled" in tensor for tensor in states[0]) == (name == "dlrm")
+
+
 def test_every_rank_reports_every_step_and_rank_0_the_plan(ranks: RankPool, tmp_path: Path) -> None:
     answers = ranks.run(2, train_case, folder=tmp_path, training={})
     for rank, answer in enumerate(answers):
@@ -134,10 +70,16 @@ def test_every_rank_reports_every_step_and_rank_0_the_plan(ranks: RankPool, tmp_
     (plan,) = answers[0]["plans"]
     assert (plan.steps, plan.world_size) == (26, 2)
     assert list(plan.prioritized) == ["embeddings"]
+    assert [(each.name, each.rows, each.dim, each.sharding, each.ranks) for each in plan.sharding] == [
+        ("t0", 200, 8, "row_wise", (0, 1)),
+        ("t1", 200, 8, "row_wise", (0, 1)),
+    ]
     trained = answers[0]["trained"]
     assert trained.samples == sum(each.samples for answer in answers for each in answer["samples"]) == 800
     assert trained.loss == pytest.approx(sum(answer["samples"][-1].loss for answer in answers) / 2)
     assert 0 <= trained.metrics["auc"] <= 1
+    assert trained.metrics["ne"] > 0
+    assert trained.metrics["calibration"] > 0
 
 
 def test_a_run_that_starts_again_ends_with_the_same_bits(ranks: RankPool, tmp_path: Path) -> None:
@@ -152,6 +94,39 @@ def test_a_run_that_starts_again_ends_with_the_same_bits(ranks: RankPool, tmp_pa
         ranks.run(2, read_case, folder=tmp_path / name / "step-20", training=training)[0] for name in ("whole", "again")
     )
     assert_same_state(whole, again)
+
+
+CUT = {**JOB["model"], "sharding": {"t0": "table_wise", "t1": "column_wise"}}
+
+
+def test_a_job_says_how_its_tables_are_cut(ranks: RankPool, tmp_path: Path) -> None:
+    answers = ranks.run(2, train_case, folder=tmp_path, training={"max_steps": 2}, model=CUT)
+    (plan,) = answers[0]["plans"]
+    assert [(table.name, table.sharding, len(table.ranks), table.rows, table.dim) for table in plan.sharding] == [
+        ("t0", "table_wise", 1, 200, 8),
+        ("t1", "column_wise", 1, 200, 8),
+    ]
+    assert list(plan.prioritized) == ["embeddings"]
+
+
+@pytest.mark.parametrize(("trained", "loaded"), [(JOB["model"], CUT), (CUT, JOB["model"])], ids=["cut", "by-rows"])
+def test_a_checkpoint_loads_into_another_sharding_plan(
+    ranks: RankPool, tmp_path: Path, trained: dict[str, Any], loaded: dict[str, Any]
+) -> None:
+    ranks.run(2, train_case, folder=tmp_path, training={"max_steps": 5}, model=trained)
+    ranks.run(2, rewrite_case, source=tmp_path / "step-5", target=tmp_path / "again", model=loaded)
+    assert_same_state(content(tmp_path / "step-5"), content(tmp_path / "again"))
+
+
+def unknown_table_case(device: torch.device) -> list[str]:
+    job = parse_job({**JOB, "model": {**JOB["model"], "sharding": {"t7": "row_wise"}}})
+    with pytest.raises(InvalidJob) as caught:
+        train(job, device, Telemetry(Recorder(), dist.get_rank(), 0), FolderCheckpoints(Path(), None), attempt=0)
+    return caught.value.problems
+
+
+def test_a_table_that_there_is_not_is_said_on_all_ranks(ranks: RankPool) -> None:
+    assert ranks.run(2, unknown_table_case) == [["model.sharding.t7: no such table; the model has t0, t1"]] * 2
 
 
 def missing_file_case(device: torch.device, ranks: list[int]) -> list[str]:
@@ -182,3 +157,39 @@ def test_a_checkpoint_does_not_change_what_is_trained(ranks: RankPool, tmp_path:
         ranks.run(2, train_case, folder=folder, training={"max_steps": 10}, every=every)
         states.append(ranks.run(2, read_case, folder=folder / "step-10", training={})[0])
     assert_same_state(*states)
+
+
+# A metric that never gets better by 1 stops the training after the first evaluation and `patience` more.
+HOPELESS = {"every_steps": 3, "early_stopping": {"metric": "auc", "patience": 2, "min_delta": 1.0}}
+
+
+def test_an_evaluation_changes_nothing_of_what_is_trained(ranks: RankPool, tmp_path: Path) -> None:
+    states, metrics = [], []
+    for name, evaluation in (("without", None), ("with", {"every_steps": 3})):
+        folder = tmp_path / name
+        answers = ranks.run(2, train_case, folder=folder, training={"max_steps": 10}, evaluation=evaluation)
+        metrics.append(answers[0]["trained"].metrics)
+        states.append(ranks.run(2, read_case, folder=folder / "step-10", training={})[0])
+    assert_same_state(*states)
+    assert metrics[0] == metrics[1]
+
+
+def test_a_run_that_gets_no_better_ends_early(ranks: RankPool, tmp_path: Path) -> None:
+    answers = ranks.run(2, train_case, folder=tmp_path / "stopped", training={}, evaluation=HOPELESS)
+    assert [answer["trained"].steps for answer in answers] == [9, 9]
+    assert [each.step for each in answers[0]["samples"]] == list(range(9))
+    ranks.run(2, train_case, folder=tmp_path / "short", training={"max_steps": 9})
+    stopped, short = (
+        ranks.run(2, read_case, folder=tmp_path / name / "step-9", training={})[0] for name in ("stopped", "short")
+    )
+    assert_same_state(stopped, short)
+
+
+@pytest.mark.parametrize("resume_from", [4, 8, 9])
+def test_early_stopping_outlives_a_restart(ranks: RankPool, tmp_path: Path, resume_from: int) -> None:
+    ranks.run(2, train_case, folder=tmp_path, training={}, every=4, evaluation=HOPELESS)
+    answers = ranks.run(
+        2, train_case, folder=tmp_path, training={}, every=4, resume_from=resume_from, evaluation=HOPELESS
+    )
+    assert [answer["trained"].steps for answer in answers] == [9, 9]
+    assert [each.step for each in answers[0]["samples"]] == list(range(resume_from, 9))

@@ -53,9 +53,9 @@ def _assert_loadable(checkpoint: Path, run_folder: Path) -> None:
     """One process, without a process group, reads the whole table that two ranks wrote."""
     assert checkpoint.parent == run_folder
     table = torch.full((ROWS, 8), torch.nan)
-    state = {"model": {"embeddings.embeddings.t0.weight": table}, "steps": -1}
+    state = {"model": {"embeddings.embeddings.t0.weight": table}, "position.steps": -1}
     load(state, storage_reader=FileSystemReader(checkpoint), no_dist=True)
-    assert state["steps"] == STEPS
+    assert state["position.steps"] == STEPS
     assert table.isfinite().all()
     assert len(table.unique(dim=0)) == ROWS
 

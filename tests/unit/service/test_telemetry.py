@@ -37,7 +37,7 @@ async def test_a_sample_comes_back_as_it_was_sent(plane: Plane) -> None:
 async def test_delivering_twice_changes_nothing(plane: Plane) -> None:
     job_id = await plane.started()
     batch = [sample(step, rank) for step in range(3) for rank in range(2)]
-    plan = {"steps": 9, "world_size": 2, "prioritized": {"ebc": "row_wise"}, "not_prioritized": {}}
+    plan = {"steps": 9, "world_size": 2, "prioritized": {"ebc": "row_wise"}, "not_prioritized": {}, "sharding": []}
     await plane.report(job_id, *batch, dropped=4, plan=plan)
     once = (await plane.job(job_id), (await plane.http.get(f"/v1/jobs/{job_id}/overlap")).json())
     await plane.report(job_id, *batch, dropped=4, plan=plan)

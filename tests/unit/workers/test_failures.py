@@ -8,6 +8,7 @@ from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from workers.capacity import find_shortage
 from workers.failures import describe
 from workers.job import WorkersSpec
+from workers.training.ending import DataFailedError, EndedByPeerError
 
 TRACEBACK = '[Rank 1 Error Snippet]:\nTraceback (most recent call last):\n  File "model.py", line 3'
 
@@ -22,6 +23,11 @@ def test_the_rank_that_ended_first_is_named_and_not_those_that_lost_it() -> None
     lost = RuntimeError("[gloo/transport/tcp/pair.cc:533] Connection closed by peer")
     failure = describe(WorkerGroupError(TRACEBACK, {0: lost, 2: ValueError("no\nsecond line"), 3: lost}))
     assert failure.message == "rank 2: ValueError: no (also failed: rank 0, 3)"
+
+
+def test_a_rank_that_another_one_ended_is_not_named_first() -> None:
+    failure = describe(WorkerGroupError(TRACEBACK, {0: EndedByPeerError("x"), 1: DataFailedError("disk gone")}))
+    assert failure.message == "rank 1: DataFailedError: disk gone (also failed: rank 0)"
 
 
 def test_a_failure_of_the_controller_is_described_too() -> None:

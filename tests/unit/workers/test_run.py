@@ -64,7 +64,8 @@ def test_a_job_file_that_is_not_valid_ends_with_status_2(tmp_path: Path, capsys:
     told = capsys.readouterr()
     assert told.err.splitlines() == [
         "traning: unknown field; did you mean 'training'?",
-        "epochs: unknown field; known fields: name, model, data, training, workers, checkpoint, retries, queue",
+        "epochs: unknown field; known fields: "
+        "name, model, data, training, workers, evaluation, checkpoint, retries, queue",
     ]
     assert told.out == ""
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from pipeline.report import CollectiveName, Partition
 from tests.unit.workers.samples import sample
 from workers import terminal
-from workers.reports import JobPlan, JobResult
+from workers.reports import JobPlan, JobResult, ShardedTable
 from workers.telemetry.tally import Status, Tally
 
 PLAN = JobPlan(steps=20, world_size=2, prioritized={}, not_prioritized={})
@@ -75,6 +75,22 @@ def test_the_progress_line_says_how_far_and_how_fast() -> None:
         "step 10/20  loss 0.5000  10 ms/step  800 samples/s  comm overlap 75.0 %  0 s left  3 samples dropped"
     )
     assert terminal.progress_line(Status(None, None, 0)) is None
+
+
+def test_the_plan_shows_where_the_tables_lie() -> None:
+    out = Console(file=io.StringIO(), width=120)
+    tables = [
+        ShardedTable(name=name, module="embeddings", rows=262_144, dim=4, sharding="row_wise", ranks=ranks)
+        for name, ranks in (("user", (0, 1, 2)), ("item", (0, 2)), ("shop", (1,)))
+    ]
+    terminal.show_plan(out, PLAN.model_copy(update={"sharding": tuple(tables)}))
+    shown = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "20 steps on 2 ranks" in shown
+    for name, ranks in (("user", "0-2"), ("item", "0, 2"), ("shop", "1")):
+        (line,) = (line for line in shown.splitlines() if name in line)
+        assert [cell.strip() for cell in line.split("│")[1:-1]] == [
+            *(name, "embeddings", "row_wise", ranks, "262,144", "4", "4.0")
+        ]
 
 
 def test_the_table_shows_means_per_rank_step() -> None:

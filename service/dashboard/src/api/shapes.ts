@@ -27,11 +27,21 @@ export interface LatestStep {
   loss: number | null;
 }
 
+export interface ShardedTable {
+  name: string;
+  module: string;
+  rows: number;
+  dim: number;
+  sharding: string;
+  ranks: number[];
+}
+
 export interface JobPlan {
   steps: number | null;
   world_size: number;
   prioritized: Record<string, string>;
   not_prioritized: Record<string, string>;
+  sharding: ShardedTable[];
 }
 
 export interface JobResult {

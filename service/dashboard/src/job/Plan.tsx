@@ -1,11 +1,13 @@
 import type { JobPlan } from "../api/shapes";
+import { Sharding } from "./Sharding";
 
-/** Which modules the schedule prioritizes, and why the others are not. */
+/** Which modules the schedule prioritizes, why the others are not, and where the tables lie. */
 export function Plan({ plan }: { plan: JobPlan }) {
   return (
     <div class="plan">
       <Modules title="Prioritized modules" modules={plan.prioritized} />
       <Modules title="Not prioritized" modules={plan.not_prioritized} />
+      <Sharding tables={plan.sharding} />
     </div>
   );
 }

@@ -1,0 +1,147 @@
+"""A small job for the training loop on gloo ranks, and its state read back."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from workers.job import parse_job
+from workers.models import build_model
+from workers.reports import SAMPLES, JobPlan, StepSample
+from workers.sources import open_source
+from workers.sources.schema import Samples
+from workers.telemetry.sender import Fate, Telemetry
+from workers.training.checkpoint import archive_of, read_state, write_part
+from workers.training.loop import train
+from workers.training.position import Position
+from workers.training.sharded import ShardedModel, shard
+
+JOB: dict[str, Any] = {
+    "name": "small",
+    "model": {"params": {"embedding_dim": 8, "hidden": [8]}},
+    "data": {
+        "source": "synthetic",
+        "params": {"samples": 400, "rows": 200, "min_ids_per_sample": 0, "holdout_samples": 50, "dense": 2},
+    },
+    "training": {"batch_size": 16, "epochs": 2},
+}
+
+
+class Recorder:
+    """A link that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.samples: list[StepSample] = []
+        self.plans: list[JobPlan] = []
+
+    def send(self, rank: int, attempt: int, samples: bytes, dropped: int) -> None:
+        self.samples += SAMPLES.validate_json(samples)
+
+    def fate(self, ticket: object) -> Fate:
+        return Fate.ARRIVED
+
+    def announce(self, plan: JobPlan) -> None:
+        self.plans.append(plan)
+
+
+class FolderCheckpoints:
+    """Checkpoints in one folder for all ranks, `step-N` each; restores `resume_from`."""
+
+    def __init__(self, folder: Path, resume_from: int | None) -> None:
+        self._folder, self._resume_from = folder, resume_from
+
+    def restore(self, model: ShardedModel) -> Position:
+        if self._resume_from is None:
+            return Position()
+        return read_state(model, self._folder / f"step-{self._resume_from}")
+
+    def keep_batch(self, samples: Samples, name: str) -> str:
+        path = self._folder / f"{name}.npz"
+        path.write_bytes(archive_of(samples))
+        return str(path)
+
+    def save(self, model: ShardedModel, position: Position, figures: dict[str, float | None]) -> None:
+        write_part(model, position, self._folder / f"step-{position.steps}")
+
+
+def whole_state(folder: Path, training: Any) -> dict[str, torch.Tensor]:
+    """The state of a checkpoint as this number of ranks reads it, every shard gathered; by name."""
+    job = parse_job({**JOB, "training": {**JOB["training"], **training}})
+    model = shard(build_model(job.model, open_source(job.data).schema), job.training, torch.device("cpu"))
+    read_state(model, folder)
+    found: dict[str, torch.Tensor] = {}
+    _collect("", model.state(), found)
+    return found
+
+
+def _collect(name: str, value: Any, found: dict[str, torch.Tensor]) -> None:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            _collect(f"{name}/{key}", below, found)
+    elif isinstance(value, torch.distributed._shard.sharded_tensor.ShardedTensor):
+        whole = torch.zeros(value.size())
+        value.gather(0, whole if dist.get_rank() == 0 else None)
+        found[name] = whole
+    elif isinstance(value, torch.Tensor):
+        found[name] = value
+
+
+def train_case(
+    device: torch.device,
+    folder: Path,
+    training: dict[str, Any],
+    every: int | None = None,
+    resume_from: int | None = None,
+    model: dict[str, Any] = JOB["model"],
+    data: dict[str, Any] = JOB["data"],
+    evaluation: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    job = parse_job(
+        {
+            **JOB,
+            "model": model,
+            "data": data,
+            "training": {**JOB["training"], **training},
+            "evaluation": evaluation or {},
+            "checkpoint": {"every_steps": every},
+        }
+    )
+    recorder = Recorder()
+    telemetry = Telemetry(recorder, dist.get_rank(), 0)
+    telemetry.start()
+    trained = train(job, device, telemetry, FolderCheckpoints(folder, resume_from), attempt=0)
+    telemetry.close(timeout_s=30)
+    return {"trained": trained, "samples": recorder.samples, "plans": recorder.plans}
+
+
+def read_case(device: torch.device, folder: Path, training: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return whole_state(folder, training)
+
+
+def content(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, whole, by name; read by one process without a model."""
+    reader = FileSystemReader(folder)
+    tensors: dict[str, torch.Tensor] = {
+        name: torch.empty(stored.size, dtype=stored.properties.dtype)
+        for name, stored in reader.read_metadata().state_dict_metadata.items()
+        if isinstance(stored, TensorStorageMetadata)
+    }
+    load(tensors, storage_reader=reader, no_dist=True)
+    return tensors
+
+
+def rewrite_case(device: torch.device, source: Path, target: Path, model: dict[str, Any]) -> None:
+    """Load a checkpoint into this number of ranks and the model's sharding plan, and write it again."""
+    job = parse_job({**JOB, "model": model})
+    sharded = shard(build_model(job.model, open_source(job.data).schema), job.training, device, job.model.sharding)
+    write_part(sharded, read_state(sharded, source), target)
+
+
+def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    different = [name for name in one if not torch.equal(one[name], other[name])]
+    assert not different, different

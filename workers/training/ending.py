@@ -1,0 +1,62 @@
+"""How a training ends before its data does: after the same step on all ranks, and with one reason for all of them.
+
+A rank that raised alone would leave the others waiting for it in a collective. It hands out no more batches instead,
+which the pipeline tells all ranks; they train what they have, and then agree on why it ended.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+Fact = TypeVar("Fact")
+
+
+class DivergedError(Exception):
+    """The loss of a step is not finite. To start again from a checkpoint would only come to the same end."""
+
+
+class DataFailedError(Exception):
+    """A source failed while it was read. Every batch that all ranks had before is trained and saved."""
+
+
+class EndedByPeerError(Exception):
+    """Another rank has ended the training, and says why itself."""
+
+
+def any_of_all_ranks(fact: bool) -> bool:
+    """Whether it holds on any rank. Every rank calls it."""
+    return any(_of_all_ranks(fact))
+
+
+def refuse_diverged(diverged_at: int | None, keep_batch: Callable[[int], str]) -> None:
+    """Raise `DivergedError`, the same on every rank, if the loss of any step on any rank is not finite.
+
+    `diverged_at` is this rank's first such step. Ranks that were the first keep their batch, at a path that
+    `keep_batch` returns. The others have only seen what those made of the weights.
+    """
+    steps = _of_all_ranks(diverged_at)
+    first = min((step for step in steps if step is not None), default=None)
+    if first is None:
+        return
+    kept = _of_all_ranks(keep_batch(first) if diverged_at == first else None)
+    where = [f"rank {rank} ({path})" for rank, path in enumerate(kept) if path is not None]
+    raise DivergedError(
+        f"the loss of step {first} is not finite on {', '.join(where)}; its batch is kept there. Look at the batch, or "
+        "lower training.dense_lr and training.sparse_optimizer.lr"
+    )
+
+
+def refuse_failed_data(failure: Exception | None) -> None:
+    """Raise if the source of any rank has failed: `DataFailedError` on that rank, `EndedByPeerError` on the others."""
+    failed = [rank for rank, has_failed in enumerate(_of_all_ranks(failure is not None)) if has_failed]
+    if failure is not None:
+        raise DataFailedError(f"reading training data: {type(failure).__name__}: {failure}") from failure
+    if failed:
+        raise EndedByPeerError(f"the data of rank {', '.join(map(str, failed))} failed")
+
+
+def _of_all_ranks(own: Fact) -> list[Fact]:
+    found = [own] * dist.get_world_size()
+    dist.all_gather_object(found, own)
+    return found
