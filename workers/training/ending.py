@@ -39,12 +39,20 @@ def refuse_diverged(diverged_at: int | None, keep_batch: Callable[[int], str]) -
     first = min((step for step in steps if step is not None), default=None)
     if first is None:
         return
-    kept = _of_all_ranks(keep_batch(first) if diverged_at == first else None)
-    where = [f"rank {rank} ({path})" for rank, path in enumerate(kept) if path is not None]
+    kept = _of_all_ranks(_keep(first, keep_batch) if diverged_at == first else None)
+    where = [f"rank {rank} ({what})" for rank, what in enumerate(kept) if what is not None]
     raise DivergedError(
-        f"the loss of step {first} is not finite on {', '.join(where)}; its batch is kept there. Look at the batch, or "
-        "lower training.dense_lr and training.sparse_optimizer.lr"
+        f"the loss of step {first} is not finite on {', '.join(where)}. Look at the batch, or lower training.dense_lr "
+        "and training.sparse_optimizer.lr"
     )
+
+
+def _keep(step: int, keep_batch: Callable[[int], str]) -> str:
+    try:
+        return f"batch kept as {keep_batch(step)}"
+    except Exception as error:
+        # The other ranks wait for this one, and the loss is what ended the training.
+        return f"batch not kept: {type(error).__name__}: {error}"
 
 
 def refuse_failed_data(failure: Exception | None) -> None:

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.integration.workers.loops import JOB, assert_same_state, read_case, train_case
 from tests.ranks import RankPool
 from workers.job import DataSpec
 from workers.sources import open_source
+from workers.training.ending import DivergedError, refuse_diverged
 
 FRAGILE = "tests.integration.workers.fragile"
 
@@ -59,7 +61,7 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_and_keeps_the_batch(
     name, message = endings[0]
     assert name == "DivergedError"
     archive = tmp_path / "not-finite-step-00000005-rank-1.npz"
-    assert message.startswith(f"the loss of step 5 is not finite on rank 1 ({archive}); its batch is kept there.")
+    assert message.startswith(f"the loss of step 5 is not finite on rank 1 (batch kept as {archive}). Look at")
     saved = [] if every is None else [f"step-{step}" for step in range(every, 6, every)]
     assert sorted(path.name for path in tmp_path.iterdir()) == [archive.name, *saved]
     _assert_is_the_batch(archive, rank=1, step=5)
@@ -74,3 +76,18 @@ def _assert_is_the_batch(archive: Path, rank: int, step: int) -> None:
         for name, ragged in samples.ids.items():
             assert np.array_equal(kept[f"{name}.values"], ragged.values)
             assert np.array_equal(kept[f"{name}.lengths"], ragged.lengths)
+
+
+def full_disk_case(device: torch.device) -> str:
+    def full(step: int) -> str:
+        raise OSError(f"no space left for step {step}")
+
+    with pytest.raises(DivergedError) as caught:
+        refuse_diverged(4 if dist.get_rank() == 1 else 6, full)
+    return str(caught.value)
+
+
+def test_a_batch_that_cannot_be_kept_ends_all_ranks_all_the_same(ranks: RankPool) -> None:
+    first, second = ranks.run(2, full_disk_case)
+    assert first == second
+    assert "the loss of step 4 is not finite on rank 1 (batch not kept: OSError: no space left for step 4)." in first
