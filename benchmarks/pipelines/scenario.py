@@ -134,7 +134,7 @@ class Scenario(Frozen):
     @property
     def title(self) -> str:
         made_up = "" if self.workload is Workload.MOVIELENS else f", {self._ids}"
-        dedup = ", Overlane with dedup" if self.dedup else ""
+        dedup = ", dedup" if self.dedup else ""
         return f"{self.workload}, {self.nodes} nodes, {self.rate} each way{made_up}, hidden {self.hidden}{dedup}"
 
     @property
