@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -101,6 +102,21 @@ def test_what_no_retry_can_cure_is_not_tried_again(jobs: Jobs, listener: Listene
     assert status == ExitStatus.FAILED, output
     assert "model.params.embedding_dimension: unknown field" in listener.only("failure").message
     assert "RETRY" not in output
+
+
+def test_a_loss_that_is_not_finite_fails_the_job_once_and_keeps_the_batch(jobs: Jobs, listener: Listener) -> None:
+    training = {**JOB["training"], "dense_lr": 1e30}
+    job = {**JOB, "training": training, "checkpoint": {"every_steps": 1}, "retries": {"max": 3}}
+    status, output = jobs.run(job, "diverging-1", listener.url)
+    assert status == ExitStatus.FAILED, output
+    message = listener.only("failure").message
+    assert message.startswith("the loss of step ")
+    assert "RETRY" not in output
+    (archive, *_) = sorted((jobs.storage / "diverging-1").glob("not-finite-step-*.npz"))
+    assert f"batch kept as {archive}" in message
+    with np.load(archive) as kept:
+        assert len(kept["labels"]) == 32
+        assert kept["f0.lengths"].sum() == len(kept["f0.values"])
 
 
 def test_more_workers_than_the_cluster_holds_is_said_at_once(jobs: Jobs, listener: Listener) -> None:
