@@ -42,13 +42,13 @@ def _together(plan: Plan, ranks: list[RankRecord]) -> ScenarioRecord:
 
 
 def _communication_ms(plan: Plan, able: list[Contestant], ranks: list[RankRecord]) -> float | None:
-    """The bytes of a plain step on the rank that sends most, at the rate of its link."""
+    """The bytes of a step of Overlane's first contestant on the rank that sends most, at the rate of its link."""
     rate = plan.scenario.layout.rate
-    plain = next((each.name for each in able if each.family is Family.OVERLANE), None)
-    if rate is None or plain is None:
+    first = next((each.name for each in able if each.family is Family.OVERLANE), None)
+    if rate is None or first is None:
         return None
     most = 0.0
     for rank in ranks:
-        reports = [report for block in rank.blocks if block.contestant == plain for report in block.reports]
+        reports = [report for block in rank.blocks if block.contestant == first for report in block.reports]
         most = max(most, sum(each.bytes_sent for report in reports for each in report.collectives) / len(reports))
     return communication_ms(most, rate.bytes_per_ms)

@@ -10,11 +10,9 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 from torchrec.datasets.utils import Batch
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from workers.job import InvalidJob, Spec, parse_section
-from workers.models.ranking import Jagged, Output, output_of, perceptron, sequence_tables
+from workers.models.ranking import Jagged, Output, output_of, perceptron, pooled_tables, sequence_tables
 from workers.sources.schema import Feature, Schema, Table
 
 
@@ -55,7 +53,7 @@ class Dlrm(nn.Module):
         names = {table.name for table in pooled}
         sequences = [table for table in schema.tables if table.name not in names]
         self.embeddings = sequence_tables(schema, sequences, params.embedding_dim) if sequences else None
-        self.pooled = _pooled_tables(schema, pooled, params.embedding_dim) if pooled else None
+        self.pooled = pooled_tables(schema, pooled, params.embedding_dim) if pooled else None
         self.head = InteractionHead(schema, names, params)
 
     def forward(self, batch: Batch) -> Output:
@@ -97,21 +95,6 @@ class InteractionHead(nn.Module):
         dots = torch.bmm(stacked, stacked.transpose(1, 2))[:, self._pairs[0], self._pairs[1]]
         logits = self.top(torch.cat([*bottom, dots], dim=1)).squeeze(1)
         return output_of(logits, labels)
-
-
-def _pooled_tables(schema: Schema, tables: list[Table], dim: int) -> EmbeddingBagCollection:
-    return EmbeddingBagCollection(
-        tables=[
-            EmbeddingBagConfig(
-                name=table.name,
-                embedding_dim=dim,
-                num_embeddings=table.rows,
-                feature_names=schema.features_of(table.name),
-            )
-            for table in tables
-        ],
-        device=torch.device("meta"),
-    )
 
 
 def _mean(sequence: Jagged, max_length: int) -> torch.Tensor:

@@ -1,16 +1,17 @@
 """What the built-in models have in common: sequence tables, perceptrons, and the loss of a ranker."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torchrec.modules.embedding_configs import EmbeddingConfig
-from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from workers.sources.schema import Schema, Table
 
+Config = TypeVar("Config", EmbeddingConfig, EmbeddingBagConfig)
 LossLogitsLabels = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Output = tuple[torch.Tensor, LossLogitsLabels]
 
@@ -31,22 +32,31 @@ class Jagged(Protocol):
         ...
 
 
+# No worker ever holds a whole table: each rank fills its own shard.
+META = torch.device("meta")
+
+
 def sequence_tables(schema: Schema, tables: Iterable[Table], dim: int) -> EmbeddingCollection:
-    """Tables whose rows come back one by one. On the meta device: no worker ever holds a whole table, each rank fills
-    its own shard.
-    """
-    return EmbeddingCollection(
-        tables=[
-            EmbeddingConfig(
-                name=table.name,
-                embedding_dim=dim,
-                num_embeddings=table.rows,
-                feature_names=schema.features_of(table.name),
-            )
-            for table in tables
-        ],
-        device=torch.device("meta"),
-    )
+    """Tables whose rows come back one by one."""
+    return EmbeddingCollection(tables=table_configs(EmbeddingConfig, schema, tables, dim), device=META)
+
+
+def pooled_tables(schema: Schema, tables: Iterable[Table], dim: int) -> EmbeddingBagCollection:
+    """Tables whose rows are summed up for each sample."""
+    return EmbeddingBagCollection(tables=table_configs(EmbeddingBagConfig, schema, tables, dim), device=META)
+
+
+def table_configs(kind: type[Config], schema: Schema, tables: Iterable[Table], dim: int) -> list[Config]:
+    """TorchRec's description of each table, with the features that look it up."""
+    return [
+        kind(
+            name=table.name,
+            embedding_dim=dim,
+            num_embeddings=table.rows,
+            feature_names=schema.features_of(table.name),
+        )
+        for table in tables
+    ]
 
 
 def perceptron(width: int, hidden: Sequence[int], out: int) -> nn.Sequential:

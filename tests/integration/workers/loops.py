@@ -68,10 +68,10 @@ class FolderCheckpoints:
         write_part(model, position, self._folder / f"step-{position.steps}")
 
 
-def whole_state(folder: Path, training: Any) -> dict[str, torch.Tensor]:
+def read_case(device: torch.device, folder: Path, training: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The state of a checkpoint as this number of ranks reads it, every shard gathered; by name."""
     job = parse_job({**JOB, "training": {**JOB["training"], **training}})
-    model = shard(build_model(job.model, open_source(job.data).schema), job.training, torch.device("cpu"))
+    model = shard(build_model(job.model, open_source(job.data).schema), job.training, device)
     read_state(model, folder)
     found: dict[str, torch.Tensor] = {}
     _collect("", model.state(), found)
@@ -116,10 +116,6 @@ def train_case(
     trained = train(job, device, telemetry, FolderCheckpoints(folder, resume_from), attempt=0)
     telemetry.close(timeout_s=30)
     return {"trained": trained, "samples": recorder.samples, "plans": recorder.plans}
-
-
-def read_case(device: torch.device, folder: Path, training: dict[str, Any]) -> dict[str, torch.Tensor]:
-    return whole_state(folder, training)
 
 
 def content(folder: Path) -> dict[str, torch.Tensor]:
