@@ -17,12 +17,18 @@ class StepSample(StepReport):
 
     `time` is when the step ended. `loss` is this rank's training loss, null where it is not finite (JSON is strict).
     `data_wait_ms` is how long the loop waited for the next batch. `attempt` counts restarts of the worker group.
+
+    A rank takes `time` from its own clock, and its monitor adds `clock_offset_ms`, so that the samples of all ranks
+    stand on one clock: the monitor's. The truth lies within `clock_uncertainty_ms`, half the round trip of the exchange
+    in which the offset was found. Both are null, and `time` is the rank's own, until the first exchange.
     """
 
     time: datetime
     loss: float | None = None
     data_wait_ms: float = Field(default=0.0, ge=0)
     attempt: int = Field(default=0, ge=0)
+    clock_offset_ms: float | None = None
+    clock_uncertainty_ms: float | None = Field(default=None, ge=0)
 
 
 SAMPLES = TypeAdapter(list[StepSample])
@@ -50,8 +56,8 @@ class ShardedTable(BaseModel):
 
 
 class JobPlan(BaseModel):
-    """What the run decided before its first step: which modules are prioritized, which not and why, how the tables are
-    sharded, total steps.
+    """What an attempt decided before its first step: which modules are prioritized, which not and why, how the tables
+    are sharded, total steps. The plan of a later attempt replaces it, and may be for another number of ranks.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,6 +67,7 @@ class JobPlan(BaseModel):
     prioritized: dict[str, str]
     not_prioritized: dict[str, str]
     sharding: tuple[ShardedTable, ...] = ()
+    attempt: int = Field(default=0, ge=0)
 
 
 class JobResult(BaseModel):
@@ -98,3 +105,25 @@ class ReportBatch(BaseModel):
     plan: JobPlan | None = None
     result: JobResult | None = None
     failure: JobFailure | None = None
+
+
+class RunRecord(BaseModel):
+    """What `run.json` says of a run whose reports no control plane keeps.
+
+    `dropped` counts the samples that stand in no Parquet part.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str
+    plan: JobPlan | None = None
+    result: JobResult | None = None
+    failure: JobFailure | None = None
+    dropped: int = 0
+
+    def after(self, batch: ReportBatch) -> "RunRecord":
+        """The record with what a batch tells beside its samples."""
+        told = {
+            name: getattr(batch, name) for name in ("plan", "result", "failure") if getattr(batch, name) is not None
+        }
+        return self.model_copy(update={**told, "dropped": batch.dropped})

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from service.store.tables import metadata
@@ -26,6 +26,7 @@ class Database:
         event.listen(engine.sync_engine, "connect", _configure)
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
+            await connection.run_sync(_add_missing_columns)
         return cls(engine)
 
     async def close(self) -> None:
@@ -46,6 +47,17 @@ class Database:
         """One transaction, committed at the end of the block."""
         async with self._engine.begin() as connection:
             yield connection
+
+
+def _add_missing_columns(connection: Connection) -> None:
+    """Bring the tables of a file that an earlier version has made up to date."""
+    found = inspect(connection)
+    for table in metadata.sorted_tables:
+        known = {column["name"] for column in found.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in known:
+                kind = column.type.compile(connection.dialect)
+                connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
 
 
 def _configure(connection: sqlite3.Connection, _record: Any) -> None:

@@ -1,4 +1,7 @@
-"""The tables. Times are UTC; models that are only read whole are kept as JSON text."""
+"""The tables. Times are UTC; models that are only read whole are kept as JSON text.
+
+A column that comes later must be nullable: files of earlier versions get it when they are opened.
+"""
 
 from datetime import UTC, datetime
 
@@ -103,6 +106,8 @@ steps = Table(
     Column("loss", Float),
     Column("data_wait_ms", Float, nullable=False),
     Column("collectives", LargeBinary, nullable=False),
+    Column("clock_offset_ms", Float),
+    Column("clock_uncertainty_ms", Float),
     sqlite_with_rowid=False,
 )
 

@@ -28,16 +28,18 @@ async def post(plane: Plane, job_id: str, body: str, token: str) -> httpx.Respon
 
 async def test_a_sample_comes_back_as_it_was_sent(plane: Plane) -> None:
     job_id = await plane.started()
-    sent = sample(0, 0, loss=None)
+    sent = sample(0, 0, loss=None, clock_offset_ms=-1.5, clock_uncertainty_ms=0.25)
     await plane.report(job_id, sent, sample(0, 1))
-    [got, _] = (await plane.http.get(f"/v1/jobs/{job_id}/steps")).json()["items"]
+    [got, other] = (await plane.http.get(f"/v1/jobs/{job_id}/steps")).json()["items"]
     assert got == sent | {"time": "2026-01-02T03:04:05.000Z"}
+    assert (other["clock_offset_ms"], other["clock_uncertainty_ms"]) == (None, None)
 
 
 async def test_delivering_twice_changes_nothing(plane: Plane) -> None:
     job_id = await plane.started()
     batch = [sample(step, rank) for step in range(3) for rank in range(2)]
-    plan = {"steps": 9, "world_size": 2, "prioritized": {"ebc": "row_wise"}, "not_prioritized": {}, "sharding": []}
+    plan = {"steps": 9, "world_size": 2, "prioritized": {"ebc": "row_wise"}, "not_prioritized": {}}
+    plan |= {"sharding": [], "attempt": 0}
     await plane.report(job_id, *batch, dropped=4, plan=plan)
     once = (await plane.job(job_id), (await plane.http.get(f"/v1/jobs/{job_id}/overlap")).json())
     await plane.report(job_id, *batch, dropped=4, plan=plan)
