@@ -4,15 +4,20 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from benchmarks import dedup, pooled, telemetry
+from benchmarks import checkpoint, dedup, pooled, telemetry
+from benchmarks.faults import restart
+from benchmarks.faults import run as faults
 from benchmarks.pipelines import run as pipelines
 from benchmarks.results import Result
 from benchmarks.testbed import TestbedUnavailable
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
+    "checkpoint": checkpoint.run,
     "dedup": dedup.run,
+    "faults": faults.run,
     "pipelines": pipelines.run,
     "pooled": pooled.run,
+    "restart": restart.run,
     "telemetry": telemetry.run,
 }
 

@@ -82,7 +82,7 @@ def count(source: Source, batch_size: int, schema: Schema, *, dedup: bool) -> Co
     """One epoch with the features of `schema`."""
     total = Count()
     before = {table.name: np.empty(0, dtype=np.int64) for table in schema.tables}
-    ranks = [source.train_batches(rank, RANKS, batch_size, 1, 0, 0) for rank in range(RANKS)]
+    ranks = [source.train_batches(rank, RANKS, batch_size, 1, 0) for rank in range(RANKS)]
     for step in zip(*ranks, strict=True):
         for table in schema.tables:
             asked = [_asked_for(samples, schema, table, dedup=dedup) for samples in step]

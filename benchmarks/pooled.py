@@ -34,7 +34,7 @@ def run() -> Result:
 def _count(overlap: float, bag: int) -> list[Figure]:
     params = {"samples": BATCH * BATCHES, "features": 1, "ids_per_sample": bag, "rows": 100_000, "id_overlap": overlap}
     source = open_source(DataSpec(source="synthetic", params=params))
-    batches = [samples.ids["f0"].values for samples in source.train_batches(0, 1, BATCH, 1, 0, 0)]
+    batches = [samples.ids["f0"].values for samples in source.train_batches(0, 1, BATCH, 1, 0)]
     early = mixed = changed = bags = 0
     weights = torch.randn(100_000, DIM, generator=torch.Generator().manual_seed(0))
     for before, ids in pairwise(batches):

@@ -102,12 +102,13 @@ class Rank:
         )
         source = open_source(job.data)
         model = shard(build_model(job.model, source.schema), job.training, torch.device("cpu"))
-        samples = source.train_batches(rank, RANKS, job.training.batch_size, 1, job.training.seed, 0)
+        samples = source.train_batches(rank, RANKS, job.training.batch_size, 1, job.training.seed)
         self._batches = cycle([to_batch(each, source.schema) for each in samples])
         self._pipe: Any = TrainPipeline(model.module, model.dense_optimizer, torch.device("cpu"))
         telemetry = Telemetry(MonitorLink("benchmark"), rank, 0)
         telemetry.start()
-        self._progress = Progress(self._pipe, telemetry, first=0, attempt=0)
+        self._progress = Progress(self._pipe, telemetry, attempt=0)
+        self._steps = 0
 
     def block(self, telemetry: bool, steps: int) -> float:
         """Train some steps; milliseconds of each in the mean."""
@@ -116,8 +117,9 @@ class Rank:
         begin = time.perf_counter()
         for _ in range(steps):
             output = self._pipe.progress(self._batches)
+            self._steps += 1
             if telemetry:
-                self._progress.add(output[0], 0.0)
+                self._progress.add(self._steps, output[0], 0.0)
         if telemetry:
             self._progress.tell()
         return (time.perf_counter() - begin) * 1e3 / steps

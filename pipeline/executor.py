@@ -1,7 +1,7 @@
 """Runs any schedule: one step function, in which fences come from the needs, and fill and drain from the skews."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.runtime import Output, Runtime
 from pipeline.schedule import Need, Schedule, Stage
@@ -19,6 +19,13 @@ class NoMoreBatches(Exception):  # noqa: N818 - a signal, not a fault
 
 class UndeclaredNeed(AssertionError):  # noqa: N818
     """A stage function reads an output that its stage does not declare as a need."""
+
+
+class Running(NamedTuple):
+    """A stage at work, and the batch that it works on."""
+
+    stage: str
+    batch: int
 
 
 class Inputs:
@@ -44,7 +51,7 @@ class Executor:
     """Works through a schedule step by step.
 
     `batches` counts them once their number is known. It ends with the shortest rank; `missing_ranks` are then those
-    that ran out before the others.
+    that ran out before the others. `running` may be read from any thread; after a failure it is where that happened.
     """
 
     def __init__(self, schedule: Schedule, functions: Mapping[str, StageFunction], runtime: Runtime) -> None:
@@ -56,6 +63,7 @@ class Executor:
         self._movable: list[tuple[Stage, int]] = []
         self.batches: int | None = None
         self.missing_ranks: list[int] = []
+        self.running: Running | None = None
         self.step = -schedule.lead
 
     @property
@@ -81,7 +89,7 @@ class Executor:
                 try:
                     self._run(stage, batch)
                 except NoMoreBatches as end:
-                    self.batches, self.missing_ranks = batch, end.missing
+                    self.batches, self.missing_ranks, self.running = batch, end.missing, None
             self._catch_up(stage.name)
         forward = self.step
         self.step += 1
@@ -147,6 +155,8 @@ class Executor:
                 self._run(stage, batch)
 
     def _run(self, stage: Stage, batch: int) -> None:
+        # A stage may run others while it lasts.
+        outer, self.running = self.running, Running(stage.name, batch)
         values: dict[Need, Any] = {}
         for need in stage.needs:
             output = self._outputs.get((batch + need.delta, need.stage))
@@ -160,6 +170,7 @@ class Executor:
             value = self._functions[stage.name](Inputs(stage, batch, values))
             self._outputs[batch, stage.name] = self._runtime.finish(stage.lane, value)
         self._done.add((batch, stage.name))
+        self.running = outer
 
     def _kept(self, batch: int, stage: str) -> bool:
         """Whether there should be an output: the batch exists, and a step that reads it is still to come."""

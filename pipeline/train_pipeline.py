@@ -13,7 +13,7 @@ from pipeline.checks import check
 from pipeline.dense_allreduce import take_over_dense_allreduce
 from pipeline.drawing import draw_violations
 from pipeline.errors import InvalidSchedule, PendingGradients, PipelineError, UnevenData
-from pipeline.executor import Executor
+from pipeline.executor import Executor, Running
 from pipeline.modules import select
 from pipeline.report import StepReport
 from pipeline.runtime import for_device
@@ -88,6 +88,14 @@ class TrainPipeline(Generic[In, Out]):
     def not_prioritized(self) -> dict[str, str]:
         """The sharded modules that keep TorchRec's own forward, by name, with the reason."""
         return dict(self._selection.rejected)
+
+    @property
+    def running(self) -> Running | None:
+        """The stage at work and its batch, counted from the start of this pipeline; None in between. For other threads,
+        and after a failure, to say where it happened.
+        """
+        running = self._executor.running
+        return running and Running(running.stage, self._first_step + running.batch)
 
     def progress(self, batches: Iterator[In]) -> Out:
         """Train one batch and return the model's output for it.

@@ -31,12 +31,17 @@ def find_shortage(workers: WorkersSpec, nodes: Sequence[Mapping[str, float]]) ->
     if short:
         needs = " and ".join(named(needed[kind], kind) for kind in short)
         has = " and ".join(f"{total[kind]:g}" for kind in short)
-        return f"needs {needs} for {_count(workers)}, the cluster has {has}"
+        return f"needs {needs} for {group_name(workers)}, the cluster has {has}"
     places = sum(_places(workers, node) for node in nodes)
     if places < workers.count:
         each = named(workers.cpus, "CPU") + (f" and {named(workers.gpus, 'GPU')}" if workers.gpus else "")
-        return f"needs {_count(workers)} with {each} each, the cluster's nodes can hold {places}"
+        return f"needs {group_name(workers)} with {each} each, the cluster's nodes can hold {places}"
     return None
+
+
+def group_name(workers: WorkersSpec) -> str:
+    """For example `1 worker`, `2 workers`."""
+    return f"{workers.count} worker" + ("" if workers.count == 1 else "s")
 
 
 def named(amount: float, kind: str) -> str:
@@ -47,7 +52,3 @@ def named(amount: float, kind: str) -> str:
 def _places(workers: WorkersSpec, node: Mapping[str, float]) -> int:
     each = {"CPU": units(workers.cpus), "GPU": units(workers.gpus)}
     return min(units(node.get(kind, 0.0)) // amount for kind, amount in each.items() if amount)
-
-
-def _count(workers: WorkersSpec) -> str:
-    return f"{workers.count} worker" + ("" if workers.count == 1 else "s")

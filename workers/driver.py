@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import ray
 import structlog
@@ -18,12 +17,15 @@ from rich.console import Console
 from workers import terminal
 from workers.capacity import find_shortage
 from workers.failures import describe
+from workers.following import Follower
 from workers.job import Backend
-from workers.rank import Outcome, run_rank
+from workers.rank import Outcome, collective_timeout, run_rank
 from workers.reports import JobFailure, JobResult
 from workers.run import ExitStatus, Run
+from workers.telemetry.archive import ReportFolder
+from workers.telemetry.keeper import MonitorKeeper
 from workers.telemetry.monitor import NAMESPACE, Destination, start_monitor
-from workers.telemetry.tally import Status
+from workers.telemetry.trouble import TellTrouble
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +37,9 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_COLOR_PREFIX": "1" if sys.stdout.isatty() else "0",
 }
-_PROGRESS_EVERY_S = 3.0
+_LOOK_EVERY_S = 1.0
+_ANSWER_WITHIN_S = 15.0
+_START_WITHIN_S = 60.0
 _DELIVERY_TIMEOUT_S = 20.0
 
 
@@ -46,8 +50,7 @@ class NoClusterError(Exception):
 def drive(run: Run) -> ExitStatus:
     """Run the job to its end and return the exit status. Ctrl-C, SIGINT and SIGTERM stop it."""
     out = terminal.console()
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    set_defaults(run.job.workers.hang_timeout_s)
     try:
         _connect()
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -59,6 +62,15 @@ def drive(run: Run) -> ExitStatus:
         # Ray Train answers a SIGINT by ending the worker group, and then this process.
         out.print("stopped")
         return ExitStatus.STOPPED
+
+
+def set_defaults(hang_timeout_s: float) -> None:
+    """Set up Ray Train for runs of this process, with what `_ENVIRONMENT` says. A worker that does not even answer Ray
+    for `hang_timeout_s` is given up; a busy machine may take some seconds for an answer.
+    """
+    unanswered_s = f"{max(30.0, hang_timeout_s):g}"
+    for name, value in {**_ENVIRONMENT, "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": unanswered_s}.items():
+        os.environ.setdefault(name, value)
 
 
 def _connect() -> None:
@@ -81,45 +93,45 @@ def _connect() -> None:
 
 
 def _drive(run: Run, out: Console) -> ExitStatus:
-    destination = None
-    if run.report_url is not None and run.report_token is not None:
-        destination = Destination(run.report_url, run.report_token)
     if "/runtime_resources/working_dir_files/" in run.storage:
         log.warning(
             "Ray removes the checkpoints with the working directory of the job; set OVERLANE_STORAGE to keep them"
         )
-    monitor = start_monitor(run.job_id, run.job.workers.count, destination)
+    target = _target(run)
+    keeper = MonitorKeeper(start_monitor(run.job_id, run.job.workers.count, target))
+    report: JobResult | JobFailure | None = None
     try:
-        outcome = _train(run, monitor, out)
+        outcome = _train(run, keeper, out)
         if outcome.failure is not None:
-            _ask(monitor.announce, outcome.failure)
+            report = outcome.failure
             terminal.show_failure(out, outcome.failure)
             return ExitStatus.FAILED
         assert outcome.result is not None
-        _ask(monitor.announce, outcome.result)
-        terminal.show_result(out, run.job_id, outcome.result, _ask(monitor.summary))
+        report = outcome.result
+        terminal.show_result(out, run.job_id, outcome.result, keeper.summary())
         return ExitStatus.SUCCEEDED
     finally:
-        if not _ask(monitor.finish, _DELIVERY_TIMEOUT_S):
-            log.error("not all reports reached the control plane", url=run.report_url)
+        settled = keeper.conclude(report, _DELIVERY_TIMEOUT_S)
+        if settled is None or not settled.delivered:
+            log.error("not all reports were delivered", to=run.report_url or str(target))
+        if isinstance(target, ReportFolder):
+            terminal.show_reports(out, str(target), settled)
 
 
-def _ask(method: Any, *arguments: Any) -> Any:
-    """Call the monitor. A monitor that died changes nothing about the outcome of the run: log it and return None."""
-    try:
-        return ray.get(method.remote(*arguments), timeout=2 * _DELIVERY_TIMEOUT_S)
-    except ray.exceptions.RayError as error:
-        log.error("no answer from the monitor", error=str(error))
-        return None
+def _target(run: Run) -> Destination | ReportFolder:
+    """Who keeps the reports of the run: the control plane that has started it, or else its own storage."""
+    if run.report_url is not None and run.report_token is not None:
+        return Destination(run.report_url, run.report_token)
+    return ReportFolder(run.storage, run.job_id)
 
 
-def _train(run: Run, monitor: Any, out: Console) -> Outcome:
+def _train(run: Run, keeper: MonitorKeeper, out: Console) -> Outcome:
     shortage = find_shortage(run.job.workers, [node["Resources"] for node in ray.nodes() if node["Alive"]])
     if shortage is not None:
         message = f"workers: {shortage}; ask for fewer or smaller workers"
         return Outcome(failure=JobFailure(message=message, traceback=""))
     try:
-        with _progress(monitor, out):
+        with _following(keeper, Follower(out, run.job)):
             result = _trainer(run).fit()
     except TrainingFailedError as error:
         return Outcome(failure=describe(error))
@@ -139,7 +151,7 @@ def _trainer(run: Run) -> TorchTrainer:
     return TorchTrainer(
         run_rank,
         train_loop_config={"job": run.job.model_dump_json(), "job_id": run.job_id},
-        torch_config=TorchConfig(backend=backend.value),
+        torch_config=TorchConfig(backend=backend.value, timeout_s=round(collective_timeout(run.job).total_seconds())),
         scaling_config=ScalingConfig(
             num_workers=workers.count, use_gpu=workers.gpus > 0, resources_per_worker=resources
         ),
@@ -148,33 +160,29 @@ def _trainer(run: Run) -> TorchTrainer:
             storage_path=run.storage,
             failure_config=FailureConfig(max_failures=run.job.retries.max),
             checkpoint_config=CheckpointConfig(num_to_keep=run.job.checkpoint.keep),
+            callbacks=[TellTrouble(run.job_id)],
         ),
     )
 
 
 @contextmanager
-def _progress(monitor: Any, out: Console) -> Iterator[None]:
-    """Print how far the run is, every few seconds and from a thread of its own, since `fit` blocks this one."""
+def _following(keeper: MonitorKeeper, follower: Follower) -> Iterator[None]:
+    """Show how the run goes on, from a thread of its own, since `fit` blocks this one."""
     done = threading.Event()
 
-    def show() -> None:
-        planned, last = False, None
-        while not done.wait(_PROGRESS_EVERY_S):
-            status: Status | None = _ask(monitor.status)
-            if status is None:
-                continue
-            if status.plan is not None and not planned:
-                terminal.show_plan(out, status.plan)
-                planned = True
-            line = terminal.progress_line(status)
-            if line is not None and line != last:
-                out.print(line, markup=False)
-                last = line
+    def look() -> None:
+        timeout_s = _START_WITHIN_S
+        while not done.wait(_LOOK_EVERY_S):
+            follower.see(keeper.status(timeout_s))
+            timeout_s = _ANSWER_WITHIN_S
 
-    thread = threading.Thread(target=show, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    thread = threading.Thread(target=look, name="following", daemon=True)
+    with follower:
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            # What happened since the last look belongs to the story, too.
+            follower.see(keeper.status(_ANSWER_WITHIN_S))

@@ -1,14 +1,34 @@
 """What a failed run tells its user."""
 
 import traceback
+from typing import Self
 
 from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
 from workers.reports import JobFailure
 
 
+class RankError(Exception):
+    """A rank failed: which, on which node, at what, and why. Travels to the driver whatever the cause is made of."""
+
+    def __init__(self, message: str, stack: str, lost_a_peer: bool) -> None:
+        super().__init__(message)
+        self.stack = stack
+        self.lost_a_peer = lost_a_peer
+
+    def __reduce__(self) -> tuple[type["RankError"], tuple[str, str, bool]]:
+        return RankError, (str(self), self.stack, self.lost_a_peer)
+
+    @classmethod
+    def of(cls, cause: BaseException, rank: int, node: str, where: str, stack: str | None = None) -> Self:
+        """What `cause` ended on this rank, while it was at `where`."""
+        message = f"rank {rank} on node {node}, at {where}: {_one_line(cause)}"
+        stack = stack or "".join(traceback.format_exception(cause))
+        return cls(message, stack, _lost_a_peer(cause))
+
+
 def describe(error: TrainingFailedError) -> JobFailure:
-    """Name the ranks and what went wrong there, with the remote traceback."""
+    """Name the rank that failed first and what went wrong there, with its traceback."""
     failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
     if not failures:
         cause = getattr(error, "controller_failure", error)
@@ -17,10 +37,15 @@ def describe(error: TrainingFailedError) -> JobFailure:
     first = min(failures, key=lambda rank: (_lost_a_peer(failures[rank]), rank))
     others = sorted(set(failures) - {first})
     also = f" (also failed: rank {', '.join(map(str, others))})" if others else ""
-    return JobFailure(message=f"rank {first}: {_one_line(failures[first])}{also}", traceback=str(error))
+    found = failures[first]
+    if isinstance(found, RankError):
+        return JobFailure(message=f"{found}{also}", traceback=found.stack)
+    return JobFailure(message=f"rank {first}: {_one_line(found)}{also}", traceback=str(error))
 
 
-def _lost_a_peer(error: Exception) -> bool:
+def _lost_a_peer(error: BaseException) -> bool:
+    if isinstance(error, RankError):
+        return error.lost_a_peer
     kinds = ("DistBackendError", "DistNetworkError", "EndedByPeerError")
     return "gloo" in str(error) or type(error).__name__ in kinds
 

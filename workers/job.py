@@ -64,15 +64,48 @@ class ModelSpec(Spec):
     sharding: dict[str, Sharding] = Field(default_factory=dict)
 
 
+class ColumnsSpec(Spec):
+    """Which columns of a file are what: the `label` 0 or 1, `dense` numbers, `ids` with one id in each row, and
+    `sequences`, lists of ids. A column can be one of them.
+    """
+
+    label: str
+    dense: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    sequences: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns that look up tables."""
+        return self.ids + self.sequences
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        names = (self.label, *self.dense, *self.features)
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"column {repeated!r} stands there twice; name it once")
+        if not self.features:
+            raise ValueError("no column has ids to look up; name at least one in ids or sequences")
+        return self
+
+
 class DataSpec(Spec):
-    """Which data. `source` is a built-in name or the import path `package.module:callable` of a user's source."""
+    """Which data. `source` is a built-in name or the import path `package.module:callable` of a user's source.
+
+    `max_bad_rows` is how many rows that cannot be trained each worker leaves out before the job fails.
+    """
 
     source: str = "movielens-100k"
     order: Literal["time", "shuffled"] = "time"
     path: str | None = None
     params: dict[str, Any] = Field(default_factory=dict)
-    columns: dict[str, Any] = Field(default_factory=dict)
+    columns: ColumnsSpec | None = None
     max_bad_rows: int = Field(default=0, ge=0)
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _none_named(cls, value: object) -> object:
+        return None if value == {} else value
 
 
 class SparseOptimizerSpec(Spec):
@@ -87,6 +120,9 @@ class TrainingSpec(Spec):
 
     With `dedup` a worker asks for each distinct id of a table once per batch, and sums the gradients of its places
     before they travel. The result is that of synchronous training with `dedup`; without it, it differs by rounding.
+
+    A step whose loss is not finite ends the job, and its batch is kept. Up to `max_skipped_steps` such steps are left
+    out instead: training starts again at the last checkpoint and passes over them.
     """
 
     batch_size: int = Field(default=1024, ge=1)
@@ -97,15 +133,20 @@ class TrainingSpec(Spec):
     dense_lr: float = Field(default=0.01, gt=0)
     sparse_optimizer: SparseOptimizerSpec = SparseOptimizerSpec()
     dedup: bool = False
+    max_skipped_steps: int = Field(default=0, ge=0)
 
 
 class WorkersSpec(Spec):
-    """The worker group: how many workers, and what each one takes from the cluster."""
+    """The worker group: how many workers, and what each one takes from the cluster.
+
+    A worker that does not move for `hang_timeout_s` is taken for hung, and the group starts again.
+    """
 
     count: Annotated[int, Field(ge=1)] = 2
     cpus: float = Field(default=1, ge=0.0001)
     gpus: float = Field(default=0, ge=0)
     backend: Backend = Backend.AUTO
+    hang_timeout_s: float = Field(default=300, ge=1)
 
     @field_validator("count", mode="before")
     @classmethod

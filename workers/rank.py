@@ -4,6 +4,7 @@ import logging
 import traceback
 import warnings
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,7 +14,11 @@ from workers.memory import keep_freed_memory
 from workers.reports import JobFailure, JobResult
 
 if TYPE_CHECKING:
+    import torch
+
     from workers.telemetry.monitor import MonitorLink
+    from workers.training.loop import Trained
+    from workers.training.watchdog import HungError, Watchdog
 
 log = structlog.get_logger(__name__)
 
@@ -26,45 +31,63 @@ class Outcome:
     failure: JobFailure | None = None
 
 
+def collective_timeout(job: JobSpec) -> timedelta:
+    """How long a rank waits for the others: longer than any of them may hang, so that the one that does is named."""
+    limit_s = job.workers.hang_timeout_s
+    return timedelta(seconds=limit_s + max(5.0, limit_s / 4))
+
+
 def run_rank(config: dict[str, str]) -> Outcome:
     """Train on this worker. `config` holds the `job` (a JobSpec as JSON) and its `job_id`.
 
-    What is wrong with the job itself comes back as a failure, the same on every rank; any other exception is raised,
-    and Ray starts the worker group again as often as the job's `retries` allow.
+    What is wrong with the job itself comes back as a failure, the same on every rank. Anything else is raised as a
+    `RankError`, and Ray starts the worker group again as often as the job's `retries` allow.
     """
-    from pipeline import UnsupportedModel
-    from workers.training.ending import DivergedError
-
-    try:
-        return Outcome(result=_train(JobSpec.model_validate_json(config["job"]), config["job_id"]))
-    except (InvalidJob, UnsupportedModel, DivergedError) as error:
-        return Outcome(failure=JobFailure(message=f"{error}", traceback=traceback.format_exc()))
-
-
-def _train(job: JobSpec, job_id: str) -> JobResult:
     import ray.train
+    import ray.util
+
+    from pipeline import UnsupportedModel
+    from workers.failures import RankError
+    from workers.training.ending import DivergedError
+    from workers.training.watchdog import Watchdog
+
+    job = JobSpec.model_validate_json(config["job"])
+    rank, node = ray.train.get_context().get_world_rank(), ray.util.get_node_ip_address()
+
+    def tell(hung: "HungError", where: str) -> None:
+        _fail_from_outside(RankError.of(hung, rank, node, where, hung.stack))
+
+    with Watchdog(job.workers.hang_timeout_s, tell) as watchdog:
+        try:
+            return Outcome(result=_train(job, config["job_id"], rank, watchdog))
+        except (InvalidJob, UnsupportedModel, DivergedError) as error:
+            return Outcome(failure=JobFailure(message=f"{error}", traceback=traceback.format_exc()))
+        except Exception as error:
+            raise RankError.of(error, rank, node, watchdog.where) from error
+
+
+def _fail_from_outside(error: Exception) -> None:
+    """Let Ray end this worker's group, although the training thread itself cannot raise."""
+    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+    from ray.train.v2._internal.execution.context import get_train_context
+
+    log.error("this rank hangs", error=str(error))
+    runner = get_train_context().execution_context.training_thread_runner
+    runner.get_exception_queue().put(UserExceptionWithTraceback(error, f"{error}"))
+
+
+def _train(job: JobSpec, job_id: str, rank: int, watchdog: "Watchdog") -> JobResult:
     import ray.train.torch
     import torch
 
     _quiet_libraries()
     from workers.telemetry.monitor import MonitorLink
-    from workers.telemetry.sender import Telemetry
-    from workers.training.checkpoint import RayCheckpoints
-    from workers.training.loop import train
 
     torch.set_num_threads(max(1, int(job.workers.cpus)))
     device = ray.train.torch.get_device()
     if device.type == "cpu":
         keep_freed_memory()
-    rank = ray.train.get_context().get_world_rank()
-    link = MonitorLink(job_id)
-    attempt = _agree_on_attempt(link, rank)
-    telemetry = Telemetry(link, rank, attempt)
-    telemetry.start()
-    try:
-        trained = train(job, device, telemetry, RayCheckpoints(attempt), attempt)
-    finally:
-        telemetry.close(timeout_s=5.0)
+    trained = _train_passing_over(job, MonitorLink(job_id), rank, device, watchdog)
     return JobResult(
         steps=trained.steps,
         samples=trained.samples,
@@ -73,6 +96,32 @@ def _train(job: JobSpec, job_id: str) -> JobResult:
         metrics=trained.metrics,
         checkpoint=None,
     )
+
+
+def _train_passing_over(
+    job: JobSpec, link: "MonitorLink", rank: int, device: "torch.device", watchdog: "Watchdog"
+) -> "Trained":
+    """Train, and start again at the last checkpoint when a step is to be left out."""
+    from workers.telemetry.sender import Telemetry
+    from workers.training.checkpoint import RayCheckpoints
+    from workers.training.ending import DivergedError
+    from workers.training.loop import train
+
+    skipped: set[int] = set()
+    while True:
+        attempt = _agree_on_attempt(link, rank)
+        checkpoints = RayCheckpoints(attempt, collective_timeout(job))
+        telemetry = Telemetry(link, rank, attempt)
+        telemetry.start()
+        try:
+            return train(job, device, telemetry, checkpoints, watchdog, attempt, frozenset(skipped))
+        except DivergedError as error:
+            if len(skipped) >= job.training.max_skipped_steps:
+                raise
+            skipped.add(error.step)
+            log.warning("leaving out a step", step=error.step, skipped=len(skipped), error=str(error))
+        finally:
+            telemetry.close(timeout_s=5.0)
 
 
 def _quiet_libraries() -> None:

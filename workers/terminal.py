@@ -1,11 +1,12 @@
-"""What a run shows in the terminal: a line every few seconds, and at the end the table of what was measured."""
+"""What a run shows in the terminal, in words and tables; `workers.following` says when."""
 
 from rich.console import Console
 from rich.table import Table
 
 from pipeline.report import CollectiveName
 from workers.reports import JobFailure, JobPlan, JobResult
-from workers.telemetry.tally import Progress, Status, Summary
+from workers.telemetry.status import Settled
+from workers.telemetry.tally import Progress, Summary
 
 
 def console() -> Console:
@@ -15,7 +16,8 @@ def console() -> Console:
 
 def show_plan(out: Console, plan: JobPlan) -> None:
     """Say what will run, which modules are not prioritized, and where the tables lie."""
-    out.print(f"{plan.steps if plan.steps is not None else 'unknown number of'} steps on {plan.world_size} ranks")
+    ranks = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
+    out.print(f"{plan.steps if plan.steps is not None else 'unknown number of'} steps on {ranks}")
     for module, fact in plan.prioritized.items():
         out.print(f"  prioritized: {module or 'the model'}: {fact}", markup=False)
     for module, reason in plan.not_prioritized.items():
@@ -42,24 +44,25 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def progress_line(status: Status) -> str | None:
-    """One line about the newest complete step; None before there is one."""
-    progress = status.progress
-    if progress is None:
-        return None
-    total = status.plan.steps if status.plan else None
+def progress_figures(progress: Progress, left_s: float | None, dropped: int) -> str:
+    """The newest complete step in figures. `left_s` is how many seconds the rest takes, None if nobody knows."""
     parts = [
-        f"step {progress.step}" + (f"/{total}" if total else ""),
         f"loss {_number(progress.loss, 4)}",
         f"{progress.step_ms:.0f} ms/step",
         f"{progress.samples_per_s:,.0f} samples/s",
         f"comm overlap {_percent(progress.comm_overlap)}",
     ]
-    if total and total > progress.step:
-        parts.append(f"{_eta_s(progress, total):.0f} s left")
-    if status.dropped:
-        parts.append(f"{status.dropped} samples dropped")
+    if left_s:
+        parts.append(f"{_duration(left_s)} left")
+    if dropped:
+        parts.append(f"{dropped} samples dropped")
     return "  ".join(parts)
+
+
+def progress_line(progress: Progress, total: int | None, figures: str) -> str:
+    """How far the run is in one line, where nothing can be drawn."""
+    done = f"step {progress.step}" + (f"/{total} ({100 * progress.step // total} %)" if total else "")
+    return f"{done}  {figures}"
 
 
 def show_result(out: Console, job_id: str, result: JobResult, summary: Summary | None) -> None:
@@ -98,6 +101,12 @@ def _show_table(out: Console, job_id: str, summary: Summary) -> None:
         out.print(f"id overlap: {_percent(totals.overlapped_ids / totals.ids)}")
 
 
+def show_reports(out: Console, where: str, settled: Settled | None) -> None:
+    """Where the reports of the run are, when no control plane keeps them, and what is not among them."""
+    dropped = "" if settled is None or not settled.dropped else f" ({settled.dropped} samples dropped)"
+    out.print(f"reports: {where}{dropped}", markup=False)
+
+
 def show_failure(out: Console, failure: JobFailure) -> None:
     """The remote traceback once, and below it, where the eye rests, the message."""
     if failure.traceback:
@@ -105,8 +114,12 @@ def show_failure(out: Console, failure: JobFailure) -> None:
     out.print("failed:", failure.message, markup=False)
 
 
-def _eta_s(progress: Progress, total: int) -> float:
-    return (total - progress.step) * progress.step_ms / 1e3
+def _duration(seconds: float) -> str:
+    """`95 s`, `12 min`, `3 h 05 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _number(value: float | None, digits: int) -> str:

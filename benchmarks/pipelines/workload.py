@@ -48,7 +48,7 @@ class Stream:
         source = open_source(_data(scenario))
         rank, ranks = dist.get_rank(), dist.get_world_size()
         epochs = -(-BATCHES // source.steps(ranks, scenario.batch_size, 1))
-        made = source.train_batches(rank, ranks, scenario.batch_size, epochs, SEED, 0)
+        made = source.train_batches(rank, ranks, scenario.batch_size, epochs, SEED)
         samples = [samples for samples, _ in zip(made, range(BATCHES), strict=False)]
         return cls(source.schema, samples)
 

@@ -10,26 +10,35 @@ from types import ModuleType
 from workers.job import DataSpec, InvalidJob
 from workers.sources.schema import Source
 
-_BUILT_IN = {"movielens-100k": "workers.sources.movielens", "synthetic": "workers.sources.synthetic"}
-_NOT_YET = ("parquet", "criteo-tsv")
+_BUILT_IN = {
+    "movielens-100k": "workers.sources.movielens",
+    "parquet": "workers.sources.parquet",
+    "criteo-tsv": "workers.sources.criteo",
+    "synthetic": "workers.sources.synthetic",
+}
+_WITH_COLUMNS = ("parquet",)
+_WITH_BAD_ROWS = ("parquet", "criteo-tsv")
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def check(data: DataSpec) -> None:
     """Find faults in the `data` section that can be seen before the job starts.
 
-    Raises `InvalidJob` for an unknown source, for parameters that the source does not know, and for a missing file. A
-    user's own source is not imported, so only the form of its import path is checked.
+    Raises `InvalidJob` for an unknown source, for parameters that the source does not know, and for a missing file.
+    Nothing is asked over a network. A user's own source is not imported, so only the form of its import path is
+    checked.
     """
-    if data.source in _NOT_YET:
-        raise InvalidJob([f"data.source: {data.source!r} is not supported yet; use one of {_names()}"])
-    if data.columns or data.max_bad_rows:
-        field = "columns" if data.columns else "max_bad_rows"
-        raise InvalidJob([f"data.{field}: only source 'parquet' has it, and that is not supported yet; leave it out"])
-    if data.source in _BUILT_IN:
-        _module(data.source).check(data)
-    elif not _IMPORT_PATH.fullmatch(data.source):
-        raise InvalidJob([f"data.source: unknown source {data.source!r}; use one of {_names()}"])
+    if data.source not in _BUILT_IN:
+        if not _IMPORT_PATH.fullmatch(data.source):
+            raise InvalidJob([f"data.source: unknown source {data.source!r}; use one of {_names()}"])
+        return
+    for field, given, sources in (
+        ("columns", data.columns is not None, _WITH_COLUMNS),
+        ("max_bad_rows", data.max_bad_rows > 0, _WITH_BAD_ROWS),
+    ):
+        if given and data.source not in sources:
+            raise InvalidJob([f"data.{field}: source {data.source!r} has none; leave it out"])
+    _module(data.source).check(data)
 
 
 def open_source(data: DataSpec) -> Source:

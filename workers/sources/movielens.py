@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from workers.job import DataSpec, InvalidJob, Spec, parse_section
-from workers.sources.schema import Feature, Floats, HeldOut, Ints, Ragged, Samples, Schema, Table
-from workers.sources.split import holdout_share, step_count, train_share
+from workers.sources.schema import START, Consumed, Feature, Floats, HeldOut, Ints, Ragged, Samples, Schema, Table
+from workers.sources.split import by_epoch, holdout_shares, padded, steps_left, train_shares
 
 LIKED = 4.0
 _COLUMNS = ("user_id", "item_id", "rating", "timestamp")
@@ -57,28 +57,29 @@ class MovieLens:
             features=(Feature("user", "user"), Feature("item", "item"), Feature("history", "item", params.history)),
         )
 
-    def steps(self, world_size: int, batch_size: int, epochs: int) -> int:
-        """Steps of `epochs` passes over the interactions that are not held out."""
-        return epochs * step_count(self._trained, world_size, batch_size)
+    def steps(self, world_size: int, batch_size: int, epochs: int, start: Consumed = START) -> int:
+        """What is left of `epochs` passes over the interactions that are not held out."""
+        return steps_left(epochs * self._trained, start.samples, world_size, batch_size)
 
     def train_batches(
-        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: int
+        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: Consumed = START
     ) -> Iterator[Samples]:
         """In time order, every epoch the same; or shuffled anew in each epoch."""
-        per_epoch = step_count(self._trained, world_size, batch_size)
-        order: Ints = np.arange(self._trained)
-        for step in range(start, epochs * per_epoch):
-            epoch, position = divmod(step, per_epoch)
-            if self._shuffled and (position == 0 or step == start):
-                order = np.random.default_rng((seed, epoch)).permutation(self._trained)
-            yield self._samples(order[train_share(self._trained, position, rank, world_size, batch_size)])
+        shuffled_for, order = -1, np.arange(self._trained)
+        for share in train_shares(epochs * self._trained, start.samples, rank, world_size, batch_size):
+            rows = []
+            for epoch, places in by_epoch(share, self._trained):
+                if self._shuffled and epoch != shuffled_for:
+                    shuffled_for, order = epoch, np.random.default_rng((seed, epoch)).permutation(self._trained)
+                rows.append(order[places])
+            yield self._samples(np.concatenate(rows))
 
     def holdout(self, rank: int, world_size: int, batch_size: int) -> Iterator[HeldOut]:
         """The latest interactions; their history may hold earlier held-out ones, as it would in service."""
         held_out = len(self._users) - self._trained
-        for indices, valid in holdout_share(held_out, rank, world_size, batch_size):
-            rows = indices + self._trained
-            yield HeldOut(self._samples(rows), valid, self._popularity[self._items[rows]])
+        for places in holdout_shares(held_out, rank, world_size, batch_size):
+            rows = padded(places, batch_size) + self._trained
+            yield HeldOut(self._samples(rows), places.stop - places.start, self._popularity[self._items[rows]])
 
     def _samples(self, rows: Ints) -> Samples:
         one = np.ones(len(rows), dtype=np.int64)

@@ -50,15 +50,36 @@ class Ragged:
 
 
 @dataclass(frozen=True)
+class Consumed:
+    """How much of the data is trained: `steps` steps, made of `samples` samples over all ranks, bad rows included."""
+
+    steps: int = 0
+    samples: int = 0
+
+
+START = Consumed()
+
+
+@dataclass(frozen=True)
 class Samples:
-    """Some samples: `labels` of shape (n,), each 0 or 1, `ids` by feature, `dense` of shape (n, dense features)."""
+    """Some samples: `labels` of shape (n,), each 0 or 1, `ids` by feature, `dense` of shape (n, dense features).
+
+    `rows` counts the rows of the source that they were made of, more than there are samples where bad rows were left
+    out; None where each row made a sample.
+    """
 
     labels: Floats
     ids: Mapping[str, Ragged]
     dense: Floats = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+    rows: int | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def taken(self) -> int:
+        """How far these samples bring the rank on in the data, bad rows included."""
+        return len(self) if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
@@ -74,21 +95,25 @@ class HeldOut:
 
 
 class Source(Protocol):
-    """A source of training data. Every rank opens its own; equal arguments give equal data on any machine."""
+    """A source of training data. Every rank opens its own; equal arguments give equal data on any machine.
+
+    All epochs form one stream of samples. A step takes the next `world_size * batch_size` of them, and any world size
+    or batch size may go on from where another one was.
+    """
 
     @property
     def schema(self) -> Schema:
         """The features, known before the first batch."""
         ...
 
-    def steps(self, world_size: int, batch_size: int, epochs: int) -> int:
-        """Number of batches that `train_batches` yields, the same on every rank."""
+    def steps(self, world_size: int, batch_size: int, epochs: int, start: Consumed = START) -> int:
+        """Number of batches that `train_batches` yields from `start` on, the same on every rank."""
         ...
 
     def train_batches(
-        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: int
+        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: Consumed = START
     ) -> Iterator[Samples]:
-        """The batches of `rank`, each of at most `batch_size` samples, from step `start` on."""
+        """The batches of `rank` from `start` on, each made of `batch_size` rows; the very last one may be smaller."""
         ...
 
     def holdout(self, rank: int, world_size: int, batch_size: int) -> Iterator[HeldOut]:

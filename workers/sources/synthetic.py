@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from workers.job import DataSpec, InvalidJob, Spec, parse_section
-from workers.sources.schema import Feature, HeldOut, Ints, Ragged, Samples, Schema, Table
-from workers.sources.split import holdout_share, step_count, train_share
+from workers.sources.schema import START, Consumed, Feature, HeldOut, Ints, Ragged, Samples, Schema, Table
+from workers.sources.split import holdout_shares, steps_left, train_shares
 
 _SPREAD = 2_654_435_761  # a prime far above any table size: multiplying by it permutes the rows
 _TRAIN, _HELD_OUT = 0, 1
@@ -72,29 +72,27 @@ class Synthetic:
             dense=params.dense,
         )
 
-    def steps(self, world_size: int, batch_size: int, epochs: int) -> int:
-        """Steps of `epochs` times `samples` samples."""
-        return epochs * step_count(self._params.samples, world_size, batch_size)
+    def steps(self, world_size: int, batch_size: int, epochs: int, start: Consumed = START) -> int:
+        """What is left of `epochs` times `samples` samples."""
+        return steps_left(epochs * self._params.samples, start.samples, world_size, batch_size)
 
     def train_batches(
-        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: int
+        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: Consumed = START
     ) -> Iterator[Samples]:
-        """Every step has ids of its own, in every epoch; a batch follows from the seed, its step and the rank alone."""
-        per_epoch = step_count(self._params.samples, world_size, batch_size)
-        sizes = [self._size(position, rank, world_size, batch_size) for position in range(per_epoch)]
-        for step in range(start, epochs * per_epoch):
-            before = sizes[(step - 1) % per_epoch] if step else 0
-            yield self._batch((_TRAIN, seed, rank), step, sizes[step % per_epoch], before)
+        """Every step has ids of its own, in every epoch; a batch follows from the seed, its step and the rank alone.
+
+        The step before one always had `batch_size` samples: only the last of a job has fewer.
+        """
+        shares = train_shares(epochs * self._params.samples, start.samples, rank, world_size, batch_size)
+        for step, share in enumerate(shares, start.steps):
+            yield self._batch((_TRAIN, seed, rank), step, share.stop - share.start, batch_size if step else 0)
 
     def holdout(self, rank: int, world_size: int, batch_size: int) -> Iterator[HeldOut]:
         """The same in every run, whatever the seed of training."""
-        shares = holdout_share(self._params.holdout_samples, rank, world_size, batch_size)
-        for step, (indices, valid) in enumerate(shares):
-            yield HeldOut(self._batch((_HELD_OUT, 0, rank), step, len(indices), len(indices) if step else 0), valid)
-
-    def _size(self, position: int, rank: int, world_size: int, batch_size: int) -> int:
-        share = train_share(self._params.samples, position, rank, world_size, batch_size)
-        return int(share.stop - share.start)
+        shares = holdout_shares(self._params.holdout_samples, rank, world_size, batch_size)
+        for step, places in enumerate(shares):
+            samples = self._batch((_HELD_OUT, 0, rank), step, batch_size, batch_size if step else 0)
+            yield HeldOut(samples, places.stop - places.start)
 
     def _batch(self, stream: tuple[int, int, int], step: int, size: int, before: int) -> Samples:
         """The samples of one step; the step before it had `before` samples (0: there was none)."""

@@ -1,7 +1,8 @@
 """The rank's side of telemetry: hands step samples on without ever making a step wait.
 
 `Telemetry.record` appends to a bounded queue. A thread of its own empties the queue in batches, with few batches under
-way at a time. What does not fit, and what is lost on the way, is counted and given up: training goes first.
+way at a time. What does not fit, and what is lost on the way, is counted and given up: training goes first. The thread
+also measures the monitor's clock, and tells the plan to every monitor that Ray starts.
 """
 
 import threading
@@ -14,6 +15,7 @@ import structlog
 
 from workers.reports import SAMPLES, JobPlan, StepSample
 from workers.telemetry.beat import Beat
+from workers.telemetry.clock import ClockOffset, MonitorClock
 
 log = structlog.get_logger(__name__)
 
@@ -26,21 +28,43 @@ class Fate(Enum):
     LOST = auto()
 
 
-class Link(Protocol):
-    """The way to the job's monitor. No call blocks; `send` and `announce` raise if there is no monitor to be found."""
+@dataclass(frozen=True)
+class SampleBatch:
+    """Samples of one rank in one attempt on their way to the monitor, encoded by `workers.reports.SAMPLES`.
 
-    def send(self, rank: int, attempt: int, samples: bytes, dropped: int) -> Any:
-        """Send a batch (see `workers.reports.SAMPLES`) and return a ticket. `dropped` counts the samples that this rank
-        has given up so far.
-        """
+    `recorded` counts the samples that the rank has recorded in this attempt up to and with these. Whoever has received
+    fewer knows how many were given up or got lost. `clock` brings their times onto the monitor's clock.
+    """
+
+    rank: int
+    attempt: int
+    samples: bytes
+    recorded: int
+    clock: ClockOffset | None
+
+
+class Link(Protocol):
+    """The way to the job's monitor, for one thread. `send`, `announce`, `read_clock` raise if there is no monitor."""
+
+    @property
+    def incarnation(self) -> str | None:
+        """Which start of the monitor has answered last; None before it has."""
+        ...
+
+    def send(self, batch: SampleBatch) -> Any:
+        """Send a batch and return a ticket; does not block."""
+        ...
+
+    def announce(self, plan: JobPlan) -> Any:
+        """Send the plan of the attempt and return a ticket; does not block."""
         ...
 
     def fate(self, ticket: Any) -> Fate:
-        """What became of the batch with this ticket."""
+        """What became of what was sent with this ticket; does not block."""
         ...
 
-    def announce(self, plan: JobPlan) -> None:
-        """Send the plan of the run."""
+    def read_clock(self, timeout_s: float) -> float:
+        """Ask for the monitor's time, in seconds since the epoch, and wait `timeout_s` for it at most."""
         ...
 
 
@@ -63,7 +87,12 @@ class Telemetry:
         self._waiting: deque[StepSample] = deque()
         self._under_way: list[tuple[Any, int]] = []
         # One counter for each thread that writes, so that neither needs a lock.
-        self._overflowed, self._lost, self._told = 0, 0, 0
+        self._overflowed, self._taken, self._lost, self._told = 0, 0, 0, 0
+        self._plan: JobPlan | None = None
+        self._plan_ticket: tuple[Any] | None = None
+        self._plan_arrived = False
+        self._clock = MonitorClock(link.read_clock)
+        self._incarnation: str | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
@@ -84,11 +113,8 @@ class Telemetry:
             self._waiting.append(sample)
 
     def announce(self, plan: JobPlan) -> None:
-        """Send the plan of the run; a lost plan is logged, and training goes on."""
-        try:
-            self._link.announce(plan)
-        except Exception as error:
-            log.warning("the plan did not reach the monitor", error=str(error))
+        """Take the plan of this attempt; returns at once. It is sent before any later sample, until it has arrived."""
+        self._plan = plan.model_copy(update={"attempt": self._attempt})
 
     def close(self, timeout_s: float) -> None:
         """Send what is left and wait until it arrived, `timeout_s` at most."""
@@ -97,18 +123,40 @@ class Telemetry:
         if self._thread.is_alive():
             log.warning("telemetry did not finish in time", timeout_s=timeout_s, waiting=len(self._waiting))
 
+    def beat(self) -> None:
+        """What the thread does every `interval_s` seconds; may block while it measures the monitor's clock."""
+        if self._link.incarnation != self._incarnation:
+            self._clock.expire()
+        self._clock.refresh()
+        self.tell_plan()
+        self.pump()
+
+    def tell_plan(self) -> None:
+        """Send the plan, unless the monitor that answered last has it."""
+        self._collect()
+        if self._link.incarnation != self._incarnation:
+            self._incarnation, self._plan_arrived = self._link.incarnation, False
+        if self._plan is None or self._plan_arrived or self._plan_ticket is not None:
+            return
+        try:
+            self._plan_ticket = (self._link.announce(self._plan),)
+        except Exception as error:
+            log.warning("the plan did not reach the monitor; it is sent again", error=str(error))
+
     def pump(self) -> bool:
-        """Send what may be sent now. Says whether anything is left to do."""
+        """Send the samples that may be sent now. Says whether anything is left to do."""
         self._collect()
         while self._waiting and len(self._under_way) < self._limits.under_way:
             self._send([self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.batch))])
-        return bool(self._waiting or self._under_way)
+        return bool(self._waiting or self._under_way or self._plan_ticket is not None)
 
     def _run(self) -> None:
+        self._clock.refresh()
         # A little after the beat on which the ranks work out their reports.
         beat = Beat(self._limits.interval_s, after_s=self._limits.interval_s / 4)
         while not self._closing.wait(beat.wait_s()):
-            self.pump()
+            self.beat()
+        self.tell_plan()
         rest = threading.Event()
         while self.pump():
             rest.wait(0.01)
@@ -124,11 +172,16 @@ class Telemetry:
             elif fate is Fate.LOST:
                 self._lost += count
         self._under_way = pending
+        if self._plan_ticket is not None and (fate := self._link.fate(*self._plan_ticket)) is not Fate.PENDING:
+            self._plan_ticket, self._plan_arrived = None, fate is Fate.ARRIVED
 
     def _send(self, samples: list[StepSample]) -> None:
         dropped = self.dropped
+        self._taken += len(samples)
+        recorded = self._overflowed + self._taken
+        batch = SampleBatch(self._rank, self._attempt, SAMPLES.dump_json(samples), recorded, self._clock.offset)
         try:
-            ticket = self._link.send(self._rank, self._attempt, SAMPLES.dump_json(samples), dropped)
+            ticket = self._link.send(batch)
         except Exception as error:
             # Whatever is wrong with the monitor, training must not notice; the loss is counted and reported.
             if not self._lost:

@@ -4,29 +4,25 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from pipeline.report import CollectiveName, Partition
-from workers.reports import WARMUP_NEEDS_MORE_THAN, WARMUP_STEPS, JobPlan, StepSample
+from workers.reports import WARMUP_NEEDS_MORE_THAN, WARMUP_STEPS, StepSample
 
 _MAX_INCOMPLETE = 10_000
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The newest step that every rank has reported. `step` counts from 1, `samples_per_s` is over all ranks."""
+    """The newest step that every rank of its attempt has reported.
 
+    `step` counts from 1; `samples_per_s` is over all `ranks`, and leaves out what happens between steps.
+    """
+
+    attempt: int
+    ranks: int
     step: int
     loss: float | None
     step_ms: float
     samples_per_s: float
     comm_overlap: float | None
-
-
-@dataclass(frozen=True)
-class Status:
-    """How far the run is; `plan` is None before it is made, `progress` before the first step."""
-
-    plan: JobPlan | None
-    progress: Progress | None
-    dropped: int
 
 
 @dataclass
@@ -41,6 +37,12 @@ class Times:
     def comm_overlap(self) -> float | None:
         """The hidden share, 0 to 1; None if nothing was sent."""
         return 1 - self.exposed_ms / self.ms if self.ms > 0 else None
+
+    def merge(self, other: "Times") -> None:
+        """Add the sums of another."""
+        self.ms += other.ms
+        self.exposed_ms += other.exposed_ms
+        self.bytes_sent += other.bytes_sent
 
 
 @dataclass
@@ -74,6 +76,18 @@ class Totals:
             times.bytes_sent += report.bytes_sent
             self.comm.bytes_sent += report.bytes_sent
 
+    def merge(self, other: "Totals") -> None:
+        """Add the sums over other rank-steps."""
+        self.rank_steps += other.rank_steps
+        self.step_ms += other.step_ms
+        self.compute_ms += other.compute_ms
+        self.ids += other.ids
+        known = self.overlapped_ids is not None and other.overlapped_ids is not None
+        self.overlapped_ids = (self.overlapped_ids or 0) + (other.overlapped_ids or 0) if known else None
+        self.comm.merge(other.comm)
+        for kind, times in other.collectives.items():
+            self.collectives[kind].merge(times)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -102,8 +116,12 @@ class Tally:
         """None before the first step is complete."""
         return self._progress
 
-    def add(self, samples: list[StepSample], world_size: int) -> None:
-        """Add samples of one rank in a run of `world_size` ranks."""
+    def first_step(self, attempt: int) -> int | None:
+        """The step with which an attempt began; None before its first sample."""
+        return self._first_step.get(attempt)
+
+    def add(self, samples: list[StepSample], world_size: int | None) -> None:
+        """Add samples of one rank in an attempt with `world_size` ranks; while that is None, no step is complete."""
         for sample in samples:
             self._all.add(sample)
             first = self._first_step.setdefault(sample.attempt, sample.step)
@@ -128,14 +146,34 @@ class Tally:
         last = self._progress.loss if self._progress else None
         return Summary(totals, warmup, self._first_loss, last)
 
+    def snapshot(self) -> "Tally":
+        """A copy without the steps that some rank has yet to report."""
+        kept = Tally()
+        kept.recall(self)
+        return kept
+
+    def recall(self, earlier: "Tally") -> None:
+        """Add what an earlier tally of the same run, which is lost, had counted."""
+        self._all.merge(earlier._all)
+        self._warm.merge(earlier._warm)
+        self._first_step |= earlier._first_step
+        self._steps = max(self._steps, earlier._steps)
+        self._progress = self._progress or earlier._progress
+        self._first_loss = self._first_loss if earlier._first_loss is None else earlier._first_loss
+
     def _complete(self, samples: list[StepSample]) -> None:
         count = len(samples)
+        attempt = samples[0].attempt
+        if self._progress is not None and attempt != self._progress.attempt:
+            self._recent.clear()
         losses = [sample.loss for sample in samples if sample.loss is not None]
         loss = sum(losses) / count if len(losses) == count else None
         self._recent.append((sum(sample.samples for sample in samples), sum(s.step_ms for s in samples) / count))
         step_ms = sum(ms for _, ms in self._recent) / len(self._recent)
         comm = Times(sum(sample.comm_ms for sample in samples), sum(sample.exposed_ms for sample in samples))
         self._progress = Progress(
+            attempt=attempt,
+            ranks=count,
             step=samples[0].step + 1,
             loss=loss,
             step_ms=step_ms,

@@ -1,7 +1,8 @@
 """From the numpy samples of a source to the batches that a TorchRec pipeline takes."""
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Set
 
 import torch
 from torchrec.datasets.utils import Batch
@@ -24,13 +25,18 @@ def to_batch(samples: Samples, schema: Schema) -> Batch:
 
 
 class BatchFeed(Iterator[Batch]):
-    """Batches for the pipeline; measures how long the training loop waits for them.
+    """Batches for the pipeline, from step `first` on; measures how long the training loop waits for them.
 
-    It ends where the samples end, where reading them fails (`failure` is what was raised), and where `end` is called.
+    Those of the steps `skipped` are left out. It ends where the samples end, where reading them fails (`failure` is
+    what was raised), and where `end` is called.
     """
 
-    def __init__(self, samples: Iterator[Samples], schema: Schema, *, pinned: bool) -> None:
+    def __init__(
+        self, samples: Iterator[Samples], schema: Schema, *, first: int, skipped: Set[int] = frozenset(), pinned: bool
+    ) -> None:
         self._samples, self._schema, self._pinned = samples, schema, pinned
+        self._skipped, self._next_step = skipped, first
+        self._fed: deque[int] = deque()
         self._waited_ms = 0.0
         self.ended = False
         self.failure: Exception | None = None
@@ -44,7 +50,7 @@ class BatchFeed(Iterator[Batch]):
             raise StopIteration
         start = time.perf_counter()
         try:
-            batch = to_batch(next(self._samples), self._schema)
+            batch = to_batch(self._next_samples(), self._schema)
         except StopIteration:
             raise
         except Exception as error:
@@ -57,7 +63,20 @@ class BatchFeed(Iterator[Batch]):
         self._waited_ms += (time.perf_counter() - start) * 1e3
         return batch
 
+    def trained(self) -> int:
+        """The step whose batch the pipeline has trained next: it takes them ahead, and ends them in the same order."""
+        return self._fed.popleft()
+
     def take_wait_ms(self) -> float:
         """Milliseconds waited since the last call."""
         waited, self._waited_ms = self._waited_ms, 0.0
         return waited
+
+    def _next_samples(self) -> Samples:
+        while True:
+            samples = next(self._samples)
+            step = self._next_step
+            self._next_step += 1
+            if step not in self._skipped:
+                self._fed.append(step)
+                return samples

@@ -1,37 +1,55 @@
 """Sharded checkpoints: every rank writes its own part, and the parts together load into any number of ranks.
 
 Ray Train collects the parts in one folder of the run's storage, keeps the newest, and hands the last one to a worker
-group that starts again.
+group that starts again. A checkpoint counts once all ranks have written their parts, so a crash while one is written
+leaves the one before it in force.
 """
 
-import io
+import re
 import tempfile
-from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import ray.train
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+import structlog
+import torch.distributed as dist
+from pyarrow.fs import FileSelector
+from ray.train import CheckpointConsistencyMode, CheckpointUploadMode
+from ray.train.v2._internal.execution.context import get_train_context
 
 from workers.sources.schema import Samples
 from workers.training.position import Position
 from workers.training.sharded import ShardedModel
+from workers.training.staging import Staging
+from workers.training.state import archive_of, read_state, state_of, write
 
-_RAGGED = ("values", "lengths")
+log = structlog.get_logger(__name__)
+
+_FOLDER = re.compile(r"step-\d{8,}-attempt-\d+(-\d+)?")
 
 
 class Checkpoints(Protocol):
     """Where the training loop leaves its state, and finds that of an earlier attempt. Every rank makes every call."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a checkpoint is asked for out of turn, since a node is about to go. Ranks may differ."""
+        ...
 
     def restore(self, model: ShardedModel) -> Position:
         """Load the newest checkpoint into the model. Returns where it was written; the start without a checkpoint."""
         ...
 
     def save(self, model: ShardedModel, position: Position, figures: dict[str, float | None]) -> None:
-        """Save the state at `position`, with figures that describe it. The pipeline must be flushed."""
+        """Save the state at `position`, with figures that describe it. The pipeline must be flushed.
+
+        Training may go on as soon as this returns; the checkpoint counts when all of it is written.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Wait until every checkpoint that was begun counts."""
         ...
 
     def keep_batch(self, samples: Samples, name: str) -> str:
@@ -40,14 +58,26 @@ class Checkpoints(Protocol):
 
 
 class RayCheckpoints:
-    """Checkpoints in the storage of a Ray Train run. `save` blocks until all ranks have handed their parts over."""
+    """Checkpoints in the storage of a Ray Train run, written by a thread of Ray's while training goes on."""
 
-    def __init__(self, attempt: int) -> None:
+    def __init__(self, attempt: int, timeout: timedelta) -> None:
         self._attempt = attempt
+        # The thread's own group, since the order of its collectives against those of training is a matter of chance.
+        self._group = dist.new_group(backend="gloo", timeout=timeout)
+        self._staging = Staging()
+        self._folders: set[str] = set()
+        self._answered: object = None
+
+    @property
+    def urgent(self) -> bool:
+        """See `Checkpoints`. Ray tells every worker of a node that is being drained."""
+        return get_train_context().preemption_context.preemption_info is not self._answered
 
     def restore(self, model: ShardedModel) -> Position:
         """See `Checkpoints`."""
         checkpoint = ray.train.get_checkpoint()
+        if dist.get_rank() == 0:
+            self._remove_unfinished()
         if checkpoint is None:
             return Position()
         with checkpoint.as_directory() as folder:
@@ -55,13 +85,28 @@ class RayCheckpoints:
 
     def save(self, model: ShardedModel, position: Position, figures: dict[str, float | None]) -> None:
         """See `Checkpoints`."""
-        with tempfile.TemporaryDirectory(prefix="overlane-checkpoint-") as folder:
-            write_part(model, position, Path(folder))
-            ray.train.report(
-                {"steps": position.steps, **figures},
-                checkpoint=ray.train.Checkpoint.from_directory(folder),
-                checkpoint_dir_name=f"step-{position.steps:08d}-attempt-{self._attempt}",
-            )
+        self._answered = get_train_context().preemption_context.preemption_info
+        # The copy that the last checkpoint is written from is about to be overwritten.
+        self.finish()
+        state = self._staging.copy(state_of(model, position))
+        folder = tempfile.mkdtemp(prefix="overlane-checkpoint-")
+
+        def write_and_upload(part: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
+            write(state, Path(part.path), self._group)
+            stored: ray.train.Checkpoint = get_train_context().get_storage().persist_current_checkpoint(part, name)
+            return stored
+
+        ray.train.report(
+            {"steps": position.steps, **figures},
+            checkpoint=ray.train.Checkpoint.from_directory(folder),
+            checkpoint_dir_name=self._new_name(position),
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            checkpoint_upload_fn=write_and_upload,
+        )
+
+    def finish(self) -> None:
+        """See `Checkpoints`."""
+        ray.train.get_all_reported_checkpoints(consistency_mode=CheckpointConsistencyMode.COMMITTED)
 
     def keep_batch(self, samples: Samples, name: str) -> str:
         """See `Checkpoints`."""
@@ -71,30 +116,20 @@ class RayCheckpoints:
             file.write(archive_of(samples))
         return path
 
+    def _new_name(self, position: Position) -> str:
+        """No two checkpoints of a run have the same name, also when two are written at one position."""
+        name = first = f"step-{position.steps:08d}-attempt-{self._attempt}"
+        while name in self._folders:
+            name = f"{first}-{len(self._folders)}"
+        self._folders.add(name)
+        return name
 
-def archive_of(samples: Samples) -> bytes:
-    """Samples as a NumPy archive: `labels`, `dense`, and `FEATURE.values` and `FEATURE.lengths` for each feature."""
-    ids = {f"{name}.{part}": getattr(ragged, part) for name, ragged in samples.ids.items() for part in _RAGGED}
-    content = io.BytesIO()
-    np.savez(content, labels=samples.labels, dense=samples.dense, **ids)
-    return content.getvalue()
-
-
-def write_part(model: ShardedModel, position: Position, folder: Path) -> None:
-    """Write this rank's part. `folder` may differ between ranks; the parts belong together before they are read."""
-    save({**model.state(), **_flat(position)}, storage_writer=FileSystemWriter(folder))
-
-
-def read_state(model: ShardedModel, folder: Path) -> Position:
-    """Read this rank's state from a folder with all parts; returns where it was written."""
-    state = {**model.empty_state(), **_flat(Position())}
-    load(state, storage_reader=FileSystemReader(folder))
-    model.load(state)
-    return Position(**{name: state[f"position.{name}"] for name in asdict(Position())})
-
-
-def _flat(position: Position) -> dict[str, Any]:
-    """Not nested: torch takes a checkpoint for one of an old format when a rank has no part of some table, and would
-    then look for a nested mapping in one piece.
-    """
-    return {f"position.{name}": value for name, value in asdict(position).items()}
+    def _remove_unfinished(self) -> None:
+        """Remove what crashes have left half written. Ray knows of none of it, and would never remove it."""
+        storage = ray.train.get_context().get_storage()
+        counting = {Path(each.checkpoint.path).name for each in ray.train.get_all_reported_checkpoints()}
+        found = storage.storage_filesystem.get_file_info(FileSelector(storage.experiment_fs_path, allow_not_found=True))
+        for entry in found:
+            if _FOLDER.fullmatch(entry.base_name) and entry.base_name not in counting:
+                log.info("removing an unfinished checkpoint", folder=entry.path)
+                storage.storage_filesystem.delete_dir(entry.path)

@@ -13,7 +13,16 @@ Fact = TypeVar("Fact")
 
 
 class DivergedError(Exception):
-    """The loss of a step is not finite. To start again from a checkpoint would only come to the same end."""
+    """The loss of `step` is not finite. To start again from a checkpoint would only come to the same end, unless the
+    step is left out.
+    """
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+    def __reduce__(self) -> tuple[type["DivergedError"], tuple[str, int]]:
+        return DivergedError, (str(self), self.step)
 
 
 class DataFailedError(Exception):
@@ -43,7 +52,8 @@ def refuse_diverged(diverged_at: int | None, keep_batch: Callable[[int], str]) -
     where = [f"rank {rank} ({what})" for rank, what in enumerate(kept) if what is not None]
     raise DivergedError(
         f"the loss of step {first} is not finite on {', '.join(where)}. Look at the batch, or lower training.dense_lr "
-        "and training.sparse_optimizer.lr"
+        "and training.sparse_optimizer.lr; training.max_skipped_steps leaves such steps out",
+        first,
     )
 
 

@@ -1,5 +1,7 @@
 """How well the model ranks the held-out samples, beside the baseline that recommends what is popular."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,15 +17,19 @@ _ETA = 1e-12
 
 
 def held_out_metrics(
-    model: nn.Module, source: Source, batch_size: int, device: torch.device
+    model: nn.Module,
+    source: Source,
+    batch_size: int,
+    device: torch.device,
+    beat: Callable[[], None] = lambda: None,
 ) -> dict[str, float | None]:
     """What the model is worth on the samples that are held out, over all ranks, so equal on all.
 
     `auc`; normalized entropy `ne`, which is lower for better models and 1 for the mean label alone; `calibration`, the
     predicted over the true positives; and, where the source knows popularity, `auc_popularity`.
 
-    Every rank calls it, with its pipeline flushed. Empty if nothing is held out; null where only one label occurs.
-    Memory grows with the number of held-out samples (16 bytes each, on every rank).
+    Every rank calls it, with its pipeline flushed, and hears a `beat` after each batch. Empty if nothing is held out;
+    null where only one label occurs. Memory grows with the number of held-out samples (16 bytes each, on every rank).
     """
     rows = []
     model.eval()
@@ -36,6 +42,7 @@ def held_out_metrics(
                 popularity = torch.from_numpy(held_out.popularity).to(device)
             counts = (torch.arange(len(labels), device=device) < held_out.valid).to(logits.dtype)
             rows.append(torch.stack([logits.sigmoid(), labels, popularity, counts], dim=1))
+            beat()
     model.train()
     if not rows:
         return {}

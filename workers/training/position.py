@@ -3,23 +3,30 @@
 from dataclasses import dataclass, replace
 
 from workers.job import EarlyStoppingSpec
+from workers.sources.schema import Consumed
 
 _SIGN = {"auc": 1.0, "ne": -1.0}
 
 
 @dataclass(frozen=True)
 class Position:
-    """After `steps` steps. `best` is the best value of early stopping's metric so far, and `stale` counts the
-    evaluations since then.
+    """After `steps` steps, which took `samples` samples over all ranks; steps that were left out count. `best` is the
+    best value of early stopping's metric so far, and `stale` counts the evaluations since then.
     """
 
     steps: int = 0
+    samples: int = 0
     best: float | None = None
     stale: int = 0
 
-    def at(self, steps: int) -> "Position":
+    @property
+    def consumed(self) -> Consumed:
+        """What a source goes on from."""
+        return Consumed(self.steps, self.samples)
+
+    def at(self, steps: int, samples_per_step: int) -> "Position":
         """The same, further on."""
-        return replace(self, steps=steps)
+        return replace(self, steps=steps, samples=self.samples + (steps - self.steps) * samples_per_step)
 
     def evaluated(self, stopping: EarlyStoppingSpec, metrics: dict[str, float | None]) -> "Position":
         """After another evaluation. A metric without a value is no improvement."""

@@ -28,16 +28,17 @@ class Progress:
     when the report is there. `diverged_at` is the first step whose loss is not finite.
     """
 
-    def __init__(self, pipe: Pipeline, telemetry: Telemetry, first: int, attempt: int) -> None:
-        self._pipe, self._telemetry, self._first, self._attempt = pipe, telemetry, first, attempt
+    def __init__(self, pipe: Pipeline, telemetry: Telemetry, attempt: int) -> None:
+        self._pipe, self._telemetry, self._attempt = pipe, telemetry, attempt
         self._unreported: deque[_Issued] = deque()
         self._beat = Beat(TELL_EVERY_S)
         self.samples, self.loss = 0, math.nan
         self.diverged_at: int | None = None
 
-    def add(self, loss: torch.Tensor, data_wait_ms: float) -> None:
-        """The host has issued another step. Hands on what is due to be told."""
-        self._unreported.append(_Issued(loss.detach().to("cpu", non_blocking=True), data_wait_ms, datetime.now(UTC)))
+    def add(self, step: int, loss: torch.Tensor, data_wait_ms: float) -> None:
+        """The host has issued this step of the job. Hands on what is due to be told."""
+        loss = loss.detach().to("cpu", non_blocking=True)
+        self._unreported.append(_Issued(step, loss, data_wait_ms, datetime.now(UTC)))
         if self._beat.passed():
             self.tell()
 
@@ -47,17 +48,17 @@ class Progress:
             issued = self._unreported.popleft()
             self.loss = float(issued.loss)
             if self.diverged_at is None and not math.isfinite(self.loss):
-                self.diverged_at = self._first + report.step
+                self.diverged_at = issued.step
             self.samples += report.samples
             self._telemetry.record(self._sample(report, issued))
 
     def _sample(self, report: StepReport, issued: "_Issued") -> StepSample:
-        """Steps count from the start of the job, while the pipeline counts from the start of the attempt."""
+        """Steps count from the start of the job, while the pipeline counts those that it has trained."""
         # `vars` and one dict: going through the report's fields one by one takes five times as long.
         return StepSample.model_validate(
             {
                 **vars(report),
-                "step": self._first + report.step,
+                "step": issued.step,
                 "time": issued.at,
                 "loss": finite(self.loss),
                 "data_wait_ms": issued.data_wait_ms,
@@ -70,6 +71,7 @@ class Progress:
 class _Issued:
     """What the loop knows of a step before the pipeline has reported it."""
 
+    step: int
     loss: torch.Tensor
     data_wait_ms: float
     at: datetime

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.integration.workers.loops import content, train_case
+from tests.integration.workers.struck import DATA, MODEL, STEPS
+from tests.ranks import RankPool
 from workers.reports import ReportBatch, StepSample
 
 ROOT = Path(__file__).parents[3]
@@ -107,7 +111,7 @@ class Jobs:
     """Starts jobs as the control plane does, with everything in the environment."""
 
     ray_address: str
-    storage: Path
+    storage: Path | str
 
     def start(self, job: dict[str, Any], job_id: str, report_url: str | None = None) -> "subprocess.Popen[str]":
         """Start `python -m workers.train`; its output comes through a pipe.
@@ -143,3 +147,13 @@ class Jobs:
 @pytest.fixture
 def jobs(ray_address: str, tmp_path: Path) -> Jobs:
     return Jobs(ray_address, tmp_path / "storage")
+
+
+@pytest.fixture(scope="session")
+def unstruck(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The state at the end of the small job that faults strike, trained without any, and without Ray."""
+    folder = tmp_path_factory.mktemp("unstruck")
+    data = {"source": "synthetic", "params": DATA}
+    training = {"batch_size": 32, "epochs": 1}
+    ranks.run(2, train_case, folder=folder, training=training, model={"params": MODEL}, data=data)
+    return content(folder / f"step-{STEPS}")

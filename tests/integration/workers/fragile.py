@@ -1,17 +1,19 @@
 """Models and a source that fail where a test wants them to."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 from torch import nn
 
 from workers.job import DataSpec
 from workers.models import sequence_ranker
 from workers.sources import open_source
-from workers.sources.schema import HeldOut, Samples, Schema
+from workers.sources.schema import START, Consumed, HeldOut, Samples, Schema
 
 
 def ranker(schema: Schema, marker: str, rank: int, calls: int) -> nn.Module:
@@ -50,31 +52,59 @@ def diverging(schema: Schema, rank: int, call: int) -> nn.Module:
     return model
 
 
+def forgetful(schema: Schema) -> nn.Module:
+    """The built-in ranker with dropout, so that its training depends on the random state of each rank."""
+    model = sequence_ranker(schema, embedding_dim=8, hidden=[8])
+    last = [module for module in model.head.modules() if isinstance(module, nn.Linear)][-1]
+    last.register_forward_pre_hook(lambda module, inputs: nn.functional.dropout(inputs[0], training=module.training))
+    return model
+
+
 def source(data: DataSpec) -> "FailingSource":
     """The synthetic source, which on rank `failing_rank` cannot read step `failing_step`."""
     params = dict(data.params)
     return FailingSource(params.pop("failing_rank"), params.pop("failing_step"), params)
 
 
-class FailingSource:
-    """See `source`."""
+def shorter(data: DataSpec) -> "FailingSource":
+    """The synthetic source without the batches of step `missing_step`."""
+    params = dict(data.params)
+    return FailingSource(None, params.pop("missing_step"), params)
 
-    def __init__(self, rank: int, step: int, params: dict[str, Any]) -> None:
+
+def poisoned(data: DataSpec) -> "FailingSource":
+    """The synthetic source, whose labels are not numbers in step `poisoned_step` on every rank."""
+    params = dict(data.params)
+    step = params.pop("poisoned_step")
+    whole = FailingSource(-1, step, params)
+    whole.spoil = lambda samples: replace(samples, labels=np.full_like(samples.labels, np.nan))
+    return whole
+
+
+class FailingSource:
+    """See `source`, `shorter` and `poisoned`."""
+
+    spoil: Callable[[Samples], Samples] | None = None
+
+    def __init__(self, rank: int | None, step: int, params: dict[str, Any]) -> None:
         self._rank, self._step = rank, step
         self._whole = open_source(DataSpec(source="synthetic", params=params))
         self.schema = self._whole.schema
 
-    def steps(self, world_size: int, batch_size: int, epochs: int) -> int:
-        return self._whole.steps(world_size, batch_size, epochs)
+    def steps(self, world_size: int, batch_size: int, epochs: int, start: Consumed = START) -> int:
+        return self._whole.steps(world_size, batch_size, epochs, start) - (self._rank is None)
 
     def train_batches(
-        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: int
+        self, rank: int, world_size: int, batch_size: int, epochs: int, seed: int, start: Consumed = START
     ) -> Iterator[Samples]:
         batches = self._whole.train_batches(rank, world_size, batch_size, epochs, seed, start)
-        for step, samples in enumerate(batches, start):
+        for step, samples in enumerate(batches, start.steps):
             if rank == self._rank and step == self._step:
                 raise OSError("disk gone")
-            yield samples
+            if step == self._step and self.spoil is not None:
+                yield self.spoil(samples)
+            elif self._rank is not None or step != self._step:
+                yield samples
 
     def holdout(self, rank: int, world_size: int, batch_size: int) -> Iterator[HeldOut]:
         return self._whole.holdout(rank, world_size, batch_size)

@@ -1,5 +1,6 @@
 """A small job for the training loop on gloo ranks, and its state read back."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from workers.models import build_model
 from workers.reports import SAMPLES, JobPlan, StepSample
 from workers.sources import open_source
 from workers.sources.schema import Samples
-from workers.telemetry.sender import Fate, Telemetry
-from workers.training.checkpoint import archive_of, read_state, write_part
+from workers.telemetry.sender import Fate, SampleBatch, Telemetry
 from workers.training.loop import train
 from workers.training.position import Position
 from workers.training.sharded import ShardedModel, shard
+from workers.training.staging import Staging
+from workers.training.state import archive_of, read_state, state_of, write
+from workers.training.watchdog import Watchdog
 
 JOB: dict[str, Any] = {
     "name": "small",
@@ -34,12 +37,17 @@ JOB: dict[str, Any] = {
 class Recorder:
     """A link that keeps what it is given."""
 
+    incarnation = None
+
     def __init__(self) -> None:
         self.samples: list[StepSample] = []
         self.plans: list[JobPlan] = []
 
-    def send(self, rank: int, attempt: int, samples: bytes, dropped: int) -> None:
-        self.samples += SAMPLES.validate_json(samples)
+    def send(self, batch: SampleBatch) -> None:
+        self.samples += SAMPLES.validate_json(batch.samples)
+
+    def read_clock(self, timeout_s: float) -> float:
+        return time.time()
 
     def fate(self, ticket: object) -> Fate:
         return Fate.ARRIVED
@@ -49,10 +57,23 @@ class Recorder:
 
 
 class FolderCheckpoints:
-    """Checkpoints in one folder for all ranks, `step-N` each; restores `resume_from`."""
+    """Checkpoints in one folder for all ranks, `step-N` each; restores `resume_from`.
 
-    def __init__(self, folder: Path, resume_from: int | None) -> None:
+    Each is written when the next one begins, from a copy, so that a copy which training can still change is found out.
+    This rank's node is about to go, once, when `steps_until_notice` steps are trained.
+    """
+
+    def __init__(self, folder: Path, resume_from: int | None, steps_until_notice: int | None = None) -> None:
         self._folder, self._resume_from = folder, resume_from
+        self._staging = Staging()
+        self._unwritten: tuple[dict[str, Any], Path] | None = None
+        self._left = steps_until_notice
+
+    @property
+    def urgent(self) -> bool:
+        if self._left is not None and self._left > 0:
+            self._left -= 1
+        return self._left == 0
 
     def restore(self, model: ShardedModel) -> Position:
         if self._resume_from is None:
@@ -65,7 +86,15 @@ class FolderCheckpoints:
         return str(path)
 
     def save(self, model: ShardedModel, position: Position, figures: dict[str, float | None]) -> None:
-        write_part(model, position, self._folder / f"step-{position.steps}")
+        self.finish()
+        if self._left == 0:
+            self._left = None
+        self._unwritten = self._staging.copy(state_of(model, position)), self._folder / f"step-{position.steps}"
+
+    def finish(self) -> None:
+        if self._unwritten is not None:
+            write(*self._unwritten)
+            self._unwritten = None
 
 
 def read_case(device: torch.device, folder: Path, training: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -99,7 +128,10 @@ def train_case(
     model: dict[str, Any] = JOB["model"],
     data: dict[str, Any] = JOB["data"],
     evaluation: dict[str, Any] | None = None,
+    skipped: frozenset[int] = frozenset(),
+    notice: dict[int, int] | None = None,
 ) -> dict[str, Any]:
+    """Train on this rank. `notice` says after how many steps the node of which rank is about to go."""
     job = parse_job(
         {
             **JOB,
@@ -113,9 +145,18 @@ def train_case(
     recorder = Recorder()
     telemetry = Telemetry(recorder, dist.get_rank(), 0)
     telemetry.start()
-    trained = train(job, device, telemetry, FolderCheckpoints(folder, resume_from), attempt=0)
+    checkpoints = FolderCheckpoints(folder, resume_from, (notice or {}).get(dist.get_rank()))
+    try:
+        trained = train(job, device, telemetry, checkpoints, Watchdog(60.0, _hung), 0, skipped)
+    finally:
+        # What was begun before a failure is complete: Ray's thread goes on with it, too.
+        checkpoints.finish()
     telemetry.close(timeout_s=30)
     return {"trained": trained, "samples": recorder.samples, "plans": recorder.plans}
+
+
+def _hung(error: Exception, where: str) -> None:
+    raise AssertionError(f"hung at {where}") from error
 
 
 def content(folder: Path) -> dict[str, torch.Tensor]:
@@ -134,7 +175,7 @@ def rewrite_case(device: torch.device, source: Path, target: Path, model: dict[s
     """Load a checkpoint into this number of ranks and the model's sharding plan, and write it again."""
     job = parse_job({**JOB, "model": model})
     sharded = shard(build_model(job.model, open_source(job.data).schema), job.training, device, job.model.sharding)
-    write_part(sharded, read_state(sharded, source), target)
+    write(state_of(sharded, read_state(sharded, source)), target)
 
 
 def assert_same_state(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:

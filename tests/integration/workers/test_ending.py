@@ -12,6 +12,7 @@ from tests.integration.workers.loops import JOB, assert_same_state, read_case, t
 from tests.ranks import RankPool
 from workers.job import DataSpec
 from workers.sources import open_source
+from workers.sources.schema import Consumed
 from workers.training.ending import DivergedError, refuse_diverged
 
 FRAGILE = "tests.integration.workers.fragile"
@@ -69,7 +70,8 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_and_keeps_the_batch(
 
 def _assert_is_the_batch(archive: Path, rank: int, step: int) -> None:
     source = open_source(DataSpec.model_validate(JOB["data"]))
-    samples = next(source.train_batches(rank, 2, JOB["training"]["batch_size"], 2, 0, step))
+    batch_size = JOB["training"]["batch_size"]
+    samples = next(source.train_batches(rank, 2, batch_size, 2, 0, Consumed(step, step * 2 * batch_size)))
     with np.load(archive) as kept:
         assert np.array_equal(kept["labels"], samples.labels)
         assert np.array_equal(kept["dense"], samples.dense)

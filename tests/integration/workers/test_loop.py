@@ -18,9 +18,10 @@ from tests.integration.workers.loops import (
     train_case,
 )
 from tests.ranks import RankPool
-from workers.job import InvalidJob, parse_job
+from workers.job import InvalidJob, JobSpec, load_job, parse_job
 from workers.telemetry.sender import Telemetry
 from workers.training.loop import train
+from workers.training.watchdog import Watchdog
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
@@ -30,7 +31,7 @@ def test_the_schedule_changes_no_bit_of_the_result(ranks: RankPool, tmp_path: Pa
         training = {"schedule": schedule, "sparse_optimizer": {"name": optimizer}}
         answers = ranks.run(2, train_case, folder=tmp_path / schedule, training=training)
         results.append(answers[0]["trained"])
-        states.append(ranks.run(2, read_case, folder=tmp_path / schedule / "step-26", training=training)[0])
+        states.append(ranks.run(2, read_case, folder=tmp_path / schedule / "step-25", training=training)[0])
     assert_same_state(*states)
     assert results[0].metrics == results[1].metrics
     assert results[0].loss == results[1].loss
@@ -58,17 +59,34 @@ def test_the_schedule_changes_no_bit_of_any_built_in_model(ranks: RankPool, tmp_
     assert any("momentum" in tensor and "pooled" in tensor for tensor in states[0]) == (name == "dlrm")
 
 
+def test_movielens_is_learnt_alike_under_both_schedules_and_beats_popularity(ranks: RankPool, tmp_path: Path) -> None:
+    example = load_job(Path(__file__).parents[3] / "examples" / "movielens.yaml")
+    metrics = [
+        ranks.run(
+            2,
+            train_case,
+            folder=tmp_path / schedule,
+            training={**example.training.model_dump(mode="json"), "schedule": schedule},
+            model=example.model.model_dump(mode="json"),
+            data=example.data.model_dump(mode="json"),
+        )[0]["trained"].metrics
+        for schedule in ("sync", "prioritized")
+    ]
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["auc"] > metrics[0]["auc_popularity"] + 0.05
+
+
 def test_every_rank_reports_every_step_and_rank_0_the_plan(ranks: RankPool, tmp_path: Path) -> None:
     answers = ranks.run(2, train_case, folder=tmp_path, training={})
     for rank, answer in enumerate(answers):
-        assert [each.step for each in answer["samples"]] == list(range(26))
+        assert [each.step for each in answer["samples"]] == list(range(25))
         assert {each.rank for each in answer["samples"]} == {rank}
         assert all(each.loss is not None for each in answer["samples"])
         assert answer["samples"][0].data_wait_ms > 0
         assert answer["trained"].metrics == answers[0]["trained"].metrics
     assert answers[1]["plans"] == []
     (plan,) = answers[0]["plans"]
-    assert (plan.steps, plan.world_size) == (26, 2)
+    assert (plan.steps, plan.world_size) == (25, 2)
     assert list(plan.prioritized) == ["embeddings"]
     assert [(each.name, each.rows, each.dim, each.sharding, each.ranks) for each in plan.sharding] == [
         ("t0", 200, 8, "row_wise", (0, 1)),
@@ -118,10 +136,15 @@ def test_a_checkpoint_loads_into_another_sharding_plan(
     assert_same_state(content(tmp_path / "step-5"), content(tmp_path / "again"))
 
 
+def train_nothing(job: JobSpec, device: torch.device) -> None:
+    checkpoints = FolderCheckpoints(Path(), None)
+    train(job, device, Telemetry(Recorder(), dist.get_rank(), 0), checkpoints, Watchdog(60.0, print), 0)
+
+
 def unknown_table_case(device: torch.device) -> list[str]:
     job = parse_job({**JOB, "model": {**JOB["model"], "sharding": {"t7": "row_wise"}}})
     with pytest.raises(InvalidJob) as caught:
-        train(job, device, Telemetry(Recorder(), dist.get_rank(), 0), FolderCheckpoints(Path(), None), attempt=0)
+        train_nothing(job, device)
     return caught.value.problems
 
 
@@ -133,7 +156,7 @@ def missing_file_case(device: torch.device, ranks: list[int]) -> list[str]:
     path = "/nowhere/ml.inter" if dist.get_rank() in ranks else None
     job = parse_job({"name": "a", "data": {"path": path}})
     with pytest.raises(InvalidJob) as caught:
-        train(job, device, Telemetry(Recorder(), dist.get_rank(), 0), FolderCheckpoints(Path(), None), attempt=0)
+        train_nothing(job, device)
     return caught.value.problems
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from pipeline.report import CollectiveName, CollectiveReport, Partition
 from workers.reports import SAMPLES, StepSample
+from workers.telemetry.sender import SampleBatch
 
 
 def sample(step: int = 0, rank: int = 0, **changes: Any) -> StepSample:
@@ -38,6 +39,7 @@ def sample(step: int = 0, rank: int = 0, **changes: Any) -> StepSample:
     return StepSample(**{**figures, **changes})
 
 
-def encoded(*steps: int) -> bytes:
-    """The samples of these steps of rank 0, as a rank sends them."""
-    return SAMPLES.dump_json([sample(step) for step in steps])
+def batch(*steps: int, rank: int = 0, attempt: int = 0, recorded: int | None = None, clock: Any = None) -> SampleBatch:
+    """The samples of these steps as a rank sends them; `recorded` is their number if not given."""
+    samples = SAMPLES.dump_json([sample(step, rank, attempt=attempt) for step in steps])
+    return SampleBatch(rank, attempt, samples, len(steps) if recorded is None else recorded, clock)

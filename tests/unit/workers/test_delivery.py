@@ -7,7 +7,8 @@ import httpx
 
 from tests.unit.workers.samples import sample
 from workers.reports import JobFailure, JobPlan, JobResult, ReportBatch
-from workers.telemetry.delivery import Delivery, Outbox
+from workers.telemetry.delivery import Delivery
+from workers.telemetry.outbox import Outbox
 
 PLAN = JobPlan(steps=3, world_size=2, prioritized={"embeddings": "row_wise"}, not_prioritized={})
 RESULT = JobResult(steps=3, samples=24, seconds=1.0, loss=0.5, metrics={"auc": 0.7}, checkpoint=None)
@@ -16,7 +17,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 def filled(steps: int) -> Outbox:
     outbox = Outbox()
-    outbox.add_samples(0, 0, [sample(step) for step in range(steps)], 0)
+    outbox.add_samples(0, 0, [sample(step) for step in range(steps)], steps)
     return outbox
 
 
@@ -120,33 +121,12 @@ def test_a_service_that_does_not_know_the_job_is_left_in_peace() -> None:
         service, outbox = Service(status), filled(4)
         assert drain(outbox, service) == (False, [])
         assert len(service.requests) == 1
-        outbox.add_samples(0, 0, [sample(9)], 0)
+        outbox.add_samples(0, 0, [sample(9)], 5)
         assert outbox.take(10) is None
-
-
-def test_the_outbox_is_bounded_and_counts_what_it_gives_up() -> None:
-    outbox = Outbox(capacity=3)
-    outbox.add_samples(0, 0, [sample(step) for step in range(5)], 0)
-    batch = outbox.take(10)
-    assert batch is not None
-    assert [each.step for each in batch.samples] == [2, 3, 4]
-    assert batch.dropped == 2
-
-
-def test_drops_add_up_over_ranks_and_attempts_and_are_told_even_alone() -> None:
-    outbox = Outbox()
-    outbox.add_samples(0, 0, [], 3)
-    outbox.add_samples(1, 0, [], 2)
-    outbox.add_samples(0, 0, [], 4)
-    outbox.add_samples(0, 1, [], 1)
-    batch = outbox.take(10)
-    assert batch is not None
-    assert batch.dropped == 7
-    assert outbox.take(10) is None
 
 
 def test_a_loss_that_is_not_finite_never_becomes_invalid_json() -> None:
     service, outbox = Service(), Outbox()
-    outbox.add_samples(0, 0, [sample(loss=None)], 0)
+    outbox.add_samples(0, 0, [sample(loss=None)], 1)
     drain(outbox, service)
     assert b'"loss":null' in service.requests[0].content

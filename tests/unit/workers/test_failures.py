@@ -1,12 +1,13 @@
 """A failure names the rank and the reason, and a cluster that is too small is told apart before it is waited for."""
 
+import pickle
 from typing import Any
 
 import pytest
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from workers.capacity import find_shortage
-from workers.failures import describe
+from workers.failures import RankError, describe
 from workers.job import WorkersSpec
 from workers.training.ending import DataFailedError, EndedByPeerError
 
@@ -28,6 +29,26 @@ def test_the_rank_that_ended_first_is_named_and_not_those_that_lost_it() -> None
 def test_a_rank_that_another_one_ended_is_not_named_first() -> None:
     failure = describe(WorkerGroupError(TRACEBACK, {0: EndedByPeerError("x"), 1: DataFailedError("disk gone")}))
     assert failure.message == "rank 1: DataFailedError: disk gone (also failed: rank 0)"
+
+
+def rank_error(rank: int, error: Exception) -> RankError:
+    """As a rank raises it and Ray carries it to the driver."""
+    try:
+        raise error
+    except Exception as caught:
+        made: RankError = pickle.loads(pickle.dumps(RankError.of(caught, rank, "10.0.0.7", "stage forward of step 3")))
+        return made
+
+
+def test_a_rank_names_its_node_and_what_it_was_at_and_brings_its_own_traceback() -> None:
+    lost = rank_error(0, RuntimeError("[gloo/transport/tcp/pair.cc:533] Connection closed by peer"))
+    failure = describe(WorkerGroupError(TRACEBACK, {0: lost, 2: rank_error(2, KeyError("history"))}))
+    assert failure.message == (
+        "rank 2 on node 10.0.0.7, at stage forward of step 3: KeyError: 'history' (also failed: rank 0)"
+    )
+    assert failure.traceback.count("KeyError: 'history'") == 1
+    assert "gloo" not in failure.traceback
+    assert "in rank_error" in failure.traceback
 
 
 def test_a_failure_of_the_controller_is_described_too() -> None:

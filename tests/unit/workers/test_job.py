@@ -70,12 +70,29 @@ def test_a_job_survives_the_way_to_a_worker() -> None:
             {"name": "a", "model": {"factory": "no_colon"}},
             "model.factory: String should match pattern '^[A-Za-z_][\\w.]*:[A-Za-z_]\\w*$' (got \"no_colon\")",
         ),
+        (
+            {"name": "a", "data": {"columns": {"label": "y", "ids": ["u"], "sequence": ["h"]}}},
+            "data.columns.sequence: unknown field; did you mean 'sequences'?",
+        ),
+        ({"name": "a", "data": {"columns": {"ids": ["u"]}}}, "data.columns.label: Field required"),
+        (
+            {"name": "a", "data": {"columns": {"label": "y", "ids": ["y"]}}},
+            'data.columns: column \'y\' stands there twice; name it once (got {"label": "y", "ids": ["y"]})',
+        ),
+        (
+            {"name": "a", "data": {"columns": {"label": "y"}}},
+            'data.columns: no column has ids to look up; name at least one in ids or sequences (got {"label": "y"})',
+        ),
         ([1], "job file: expected a mapping of fields, got list"),
         (None, "job file: expected a mapping of fields, got NoneType"),
     ],
 )
 def test_a_fault_is_named_with_its_field_and_value(raw: Any, problem: str) -> None:
     assert problems(raw) == [problem]
+
+
+def test_a_job_that_was_kept_without_columns_is_read() -> None:
+    assert parse_job({"name": "a", "data": {"columns": {}}}).data.columns is None
 
 
 def test_nccl_without_gpus_is_refused() -> None:

@@ -53,7 +53,7 @@ def test_a_batch_keeps_the_features_of_its_samples() -> None:
 
 
 def test_the_feed_measures_the_wait_for_data_once() -> None:
-    feed = BatchFeed(iter([samples([[1]])]), SCHEMA, pinned=False)
+    feed = BatchFeed(iter([samples([[1]])]), SCHEMA, first=0, pinned=False)
     next(feed)
     assert feed.take_wait_ms() > 0
     assert feed.take_wait_ms() == 0

@@ -37,8 +37,8 @@ def test_it_ends_after_so_many_evaluations_without_a_gain(
 
 
 def test_steps_do_not_change_what_was_evaluated() -> None:
-    position = after(AUC, 0.6, 0.6).at(9)
-    assert position == Position(steps=9, best=0.6, stale=1)
+    position = after(AUC, 0.6, 0.6).at(9, samples_per_step=32)
+    assert position == Position(steps=9, samples=4 * 32, best=0.6, stale=1)
     assert not position.is_final(None)
 
 

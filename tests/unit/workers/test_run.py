@@ -45,12 +45,18 @@ def test_a_relative_data_path_is_fixed_before_it_travels(tmp_path: Path, monkeyp
     assert run.job.data.path == str(tmp_path / "inter.tsv")
 
 
+def test_a_path_in_an_object_store_stays_as_it_is() -> None:
+    data = {"source": "parquet", "path": "s3://bucket/clicks", "columns": {"label": "clicked", "ids": ["user"]}}
+    run = read_run("env:JOB", {"JOB": json.dumps({"name": "a", "data": data})})
+    assert run.job.data.path == "s3://bucket/clicks"
+
+
 @pytest.mark.parametrize(
     ("environment", "problem"),
     [
         ({}, "job file: the environment variable JOB is not set"),
         ({"JOB": JOB, "OVERLANE_REPORT_URL": "http://127.0.0.1:1"}, "give both of them or none"),
-        ({"JOB": json.dumps({"name": "a", "data": {"source": "parquet"}})}, "'parquet' is not supported yet"),
+        ({"JOB": json.dumps({"name": "a", "data": {"source": "parquet"}})}, "data.path: 'parquet' reads files; name"),
     ],
 )
 def test_what_is_wrong_is_said(environment: dict[str, str], problem: str) -> None:

@@ -1,16 +1,19 @@
 """Sources: how samples are cut and shared out, what MovieLens is read as, what synthetic data promises."""
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.unit.workers.streams import batches, lists
 from workers.job import DataSpec, InvalidJob
 from workers.sources import check, open_source
-from workers.sources.schema import Samples, Source
-from workers.sources.split import holdout_share, step_count, train_share
+from workers.sources.schema import Consumed, Ragged, Samples, Source
+from workers.sources.split import by_epoch, holdout_shares, padded, steps_left, train_shares
 
 HEADER = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
 # In time order: ann 10, bob 10, ann 20, ann 30, bob 30, ann 10 again, ...
@@ -40,38 +43,54 @@ def movielens(file: Path, **params: Any) -> Source:
     return open_source(DataSpec(path=str(file), params=params))
 
 
-def batches(
-    source: Source, rank: int = 0, world_size: int = 1, size: int = 4, epochs: int = 1, seed: int = 0, start: int = 0
-) -> list[Samples]:
-    return list(source.train_batches(rank, world_size, size, epochs, seed, start))
-
-
-def histories(samples: Samples) -> list[list[int]]:
-    ragged = samples.ids["history"]
-    return [part.tolist() for part in np.split(ragged.values, np.cumsum(ragged.lengths)[:-1])]
-
-
 class TestSplit:
     @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
     @pytest.mark.parametrize("samples", [0, 1, 7, 24, 25, 95, 96, 97])
     def test_every_rank_gets_equally_many_and_no_sample_comes_twice(self, samples: int, world_size: int) -> None:
-        steps = step_count(samples, world_size, 8)
-        shares = [
-            [train_share(samples, step, rank, world_size, 8) for rank in range(world_size)] for step in range(steps)
-        ]
+        ranks = [train_shares(samples, 0, rank, world_size, 8) for rank in range(world_size)]
+        shares = list(zip(*ranks, strict=True))
         taken = [index for step in shares for share in step for index in range(samples)[share]]
+        assert len(shares) == steps_left(samples, 0, world_size, 8)
         assert all(len({len(range(samples)[share]) for share in step}) == 1 for step in shares)
-        assert taken == sorted(set(taken))
+        assert taken == list(range(len(taken)))
         assert samples - len(taken) < world_size
+
+    @given(
+        samples=st.integers(1, 60),
+        epochs=st.integers(1, 4),
+        groups=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(0, 6)), max_size=5),
+    )
+    def test_worker_groups_of_any_size_go_on_where_the_one_before_ended(
+        self, samples: int, epochs: int, groups: list[tuple[int, int, int]]
+    ) -> None:
+        """Every group of (world size, batch size, steps) trains some steps; the last one goes on to the end."""
+        trained: list[tuple[int, int]] = []
+        for world_size, batch_size, steps in [*groups, (3, 4, 10_000)]:
+            taken = len(trained)
+            ranks = [train_shares(epochs * samples, taken, rank, world_size, batch_size) for rank in range(world_size)]
+            for step in islice(zip(*ranks, strict=True), steps):
+                for share in step:
+                    for epoch, places in by_epoch(share, samples):
+                        trained += [(epoch, place) for place in range(samples)[places]]
+        stream = [(epoch, place) for epoch in range(epochs) for place in range(samples)]
+        assert trained == stream[: len(trained)]
+        assert len(stream) - len(trained) < 3
+
+    def test_a_job_that_is_trained_to_its_end_has_no_steps_left(self) -> None:
+        assert steps_left(20, 18, 3, 4) == steps_left(20, 24, 3, 4) == 0
+        assert steps_left(20, 18, 2, 4) == 1
 
     @pytest.mark.parametrize("world_size", [1, 2, 4])
     @pytest.mark.parametrize("samples", [0, 1, 8, 9, 33])
     def test_every_held_out_sample_counts_once_in_equally_many_batches(self, samples: int, world_size: int) -> None:
-        shares = [holdout_share(samples, rank, world_size, 8) for rank in range(world_size)]
+        shares = [list(holdout_shares(samples, rank, world_size, 8)) for rank in range(world_size)]
         assert len({len(share) for share in shares}) == 1
-        assert all(len(indices) == 8 for share in shares for indices, _ in share)
-        counted = [index for share in shares for indices, valid in share for index in indices[:valid]]
+        counted = [index for share in shares for places in share for index in range(samples)[places]]
         assert counted == list(range(samples))
+
+    def test_a_batch_is_filled_up_with_the_first_place(self) -> None:
+        assert padded(slice(5, 8), 5).tolist() == [5, 6, 7, 0, 0]
+        assert padded(slice(9, 9), 2).tolist() == [0, 0]
 
 
 class TestMovieLens:
@@ -83,14 +102,14 @@ class TestMovieLens:
 
     def test_a_history_holds_only_what_the_user_rated_before(self, file: Path) -> None:
         (samples,) = batches(movielens(file, history=3), size=100)
-        assert histories(samples) == [[], [], [0], [0, 1], [0], [0, 1, 2], [], [1, 2, 0], [0, 2]]
+        assert lists(samples, "history") == [[], [], [0], [0, 1], [0], [0, 1, 2], [], [1, 2, 0], [0, 2]]
 
     def test_the_latest_interactions_are_held_out_with_their_popularity_in_training(self, file: Path) -> None:
         source = movielens(file, holdout=0.2)
         (held_out,) = source.holdout(0, 1, 4)
         assert held_out.valid == 2
         assert held_out.samples.ids["item"].values[:2].tolist() == [1, 0]
-        assert histories(held_out.samples)[:2] == [[0, 2], [1]]
+        assert lists(held_out.samples, "history")[:2] == [[0, 2], [1]]
         assert held_out.popularity is not None
         np.testing.assert_allclose(held_out.popularity[:2], [1.0, 1.0])
         assert sum(len(samples) for samples in batches(source)) == 8
@@ -105,14 +124,24 @@ class TestMovieLens:
 
     def test_a_run_that_starts_later_sees_the_same_batches(self, file: Path) -> None:
         source = open_source(DataSpec(path=str(file), order="shuffled"))
-        whole, rest = batches(source, size=2, epochs=3), batches(source, size=2, epochs=3, start=7)
-        assert len(whole) == source.steps(1, 2, 3)
-        for one, two in zip(whole[7:], rest, strict=True):
-            np.testing.assert_array_equal(one.ids["user"].values, two.ids["user"].values)
+        whole = batches(source, size=2, epochs=3)
+        assert len(whole) == source.steps(1, 2, 3) == 14
+        for step in range(len(whole) + 1):
+            start = Consumed(step, sum(samples.taken for samples in whole[:step]))
+            rest = batches(source, size=2, epochs=3, start=start)
+            assert len(rest) == source.steps(1, 2, 3, start)
+            for one, two in zip(whole[step:], rest, strict=True):
+                np.testing.assert_array_equal(one.ids["user"].values, two.ids["user"].values)
+
+    def test_a_step_may_straddle_two_epochs(self, file: Path) -> None:
+        source = movielens(file)
+        (epoch,) = batches(source, size=9)
+        stream = np.concatenate([samples.labels for samples in batches(source, size=5, epochs=2)])
+        np.testing.assert_array_equal(stream, np.tile(epoch.labels, 2))
 
     def test_shuffled_epochs_hold_the_same_samples_in_another_order(self, file: Path) -> None:
         source = open_source(DataSpec(path=str(file), order="shuffled"))
-        first, second = batches(source, size=100, epochs=2)
+        first, second = batches(source, size=9, epochs=2)
         assert sorted(first.labels) == sorted(second.labels)
         assert first.ids["user"].values.tolist() != second.ids["user"].values.tolist()
 
@@ -165,21 +194,37 @@ class TestSynthetic:
         np.testing.assert_array_equal(one, same)
         assert not np.array_equal(one, other)
 
+    def test_a_run_that_starts_later_sees_the_same_batches(self) -> None:
+        source = self.open(id_overlap=0.3, dense=2)
+        whole = batches(source, rank=1, world_size=2, size=80, epochs=2)
+        assert [len(samples) for samples in whole] == [80] * 7 + [40]
+        rest = batches(source, rank=1, world_size=2, size=80, epochs=2, start=Consumed(5, 800))
+        assert source.steps(2, 80, 2, Consumed(5, 800)) == len(rest) == 3
+        for one, two in zip(whole[5:], rest, strict=True):
+            np.testing.assert_array_equal(one.ids["f1"].values, two.ids["f1"].values)
+            np.testing.assert_array_equal(one.dense, two.dense)
+
     def test_both_labels_occur(self) -> None:
         (samples,) = batches(self.open(), size=600)
         assert 0.2 < samples.labels.mean() < 0.8
+
+
+def test_bad_rows_count_as_taken() -> None:
+    one = Ragged(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+    labels = np.ones(1, dtype=np.float32)
+    assert Samples(labels, {"f": one}).taken == 1
+    assert Samples(labels, {"f": one}, rows=3).taken == 3
 
 
 class TestCheck:
     @pytest.mark.parametrize(
         ("data", "problem"),
         [
-            ({"source": "movielens"}, "data.source: unknown source 'movielens'; use one of movielens-100k, synthetic"),
-            ({"source": "parquet"}, "data.source: 'parquet' is not supported yet"),
-            ({"source": "criteo-tsv"}, "data.source: 'criteo-tsv' is not supported yet"),
+            ({"source": "movielens"}, "data.source: unknown source 'movielens'; use one of movielens-100k, parquet"),
             ({"path": "/nowhere/ml.inter"}, "data.path: no such file: /nowhere/ml.inter"),
             ({"params": {"histroy": 3}}, r"data.params.histroy: unknown field; did you mean 'history'\?"),
-            ({"columns": {"label": "x"}}, "data.columns: only source 'parquet' has it"),
+            ({"columns": {"label": "x", "ids": ["y"]}}, "data.columns: source 'movielens-100k' has none; leave it out"),
+            ({"max_bad_rows": 1}, "data.max_bad_rows: source 'movielens-100k' has none; leave it out"),
             ({"source": "synthetic", "path": "x"}, "data.path: source 'synthetic' reads no file"),
             ({"source": "synthetic", "order": "shuffled"}, "data.order: source 'synthetic' has no order"),
             ({"source": "synthetic", "params": {"rows": 1}}, "data.params.rows: .* greater than or equal to 3"),

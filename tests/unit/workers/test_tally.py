@@ -9,7 +9,7 @@ from pipeline.report import CollectiveName, Partition
 from tests.unit.workers.samples import sample
 from workers import terminal
 from workers.reports import JobPlan, JobResult, ShardedTable
-from workers.telemetry.tally import Status, Tally
+from workers.telemetry.tally import Tally
 
 PLAN = JobPlan(steps=20, world_size=2, prioritized={}, not_prioritized={})
 RESULT = JobResult(steps=20, samples=320, seconds=1.0, loss=0.25, metrics={"auc": None}, checkpoint="/runs/[1]")
@@ -67,14 +67,77 @@ def test_a_schedule_that_looks_for_no_overlap_reports_none() -> None:
     assert tally.summary().totals.overlapped_ids is None
 
 
+def test_the_number_of_ranks_may_change_from_attempt_to_attempt() -> None:
+    tally = Tally()
+    for rank in range(3):
+        tally.add([sample(step, rank) for step in range(10)], world_size=3)
+    tally.add([sample(6, attempt=1, samples=20, step_ms=20.0)], world_size=2)
+    assert tally.progress is not None
+    assert (tally.progress.attempt, tally.progress.ranks, tally.progress.step) == (0, 3, 10)
+    tally.add([sample(6, rank=1, attempt=1, samples=20, step_ms=20.0)], world_size=2)
+    assert (tally.progress.attempt, tally.progress.ranks, tally.progress.step) == (1, 2, 7)
+    assert tally.progress.samples_per_s == pytest.approx(2000), "of this attempt alone"
+    assert (tally.first_step(0), tally.first_step(1), tally.first_step(2)) == (0, 6, None)
+
+
+def test_no_step_is_complete_while_nobody_knows_how_many_ranks_there_are() -> None:
+    tally = Tally()
+    tally.add([sample(0), sample(1)], world_size=None)
+    tally.add([sample(0, rank=1)], world_size=None)
+    assert tally.progress is None
+    tally.add([sample(1, rank=1)], world_size=2)
+    assert tally.progress is not None
+    assert tally.progress.step == 2
+
+
+def test_a_tally_that_was_lost_is_added_to_the_one_that_comes_after() -> None:
+    lost, after, whole = Tally(), Tally(), Tally()
+    for tally, steps in ((lost, range(8)), (after, range(8, 20)), (whole, range(20))):
+        for rank in range(2):
+            tally.add([sample(step, rank, loss=1 / (step + 1)) for step in steps], world_size=2)
+    lost.add([sample(8)], world_size=2)
+    memory = lost.snapshot()
+    lost.add([sample(9)], world_size=2)
+    after.recall(memory)
+    summary, wanted = after.summary(), whole.summary()
+    # What came before the memory did is taken for the start of the attempt: its three steps of two ranks are left out.
+    assert summary.totals.rank_steps == wanted.totals.rank_steps - 3 * 2 + 1
+    assert summary.totals.comm.comm_overlap == pytest.approx(0.75)
+    assert (summary.first_loss, summary.last_loss) == (wanted.first_loss, wanted.last_loss)
+    assert (after.first_step(0), after.progress) == (0, whole.progress)
+
+
+def test_a_snapshot_is_not_changed_by_what_comes_after() -> None:
+    tally = Tally()
+    tally.add([sample(0)], world_size=1)
+    memory = tally.snapshot()
+    tally.add([sample(1)], world_size=1)
+    assert memory.summary().totals.rank_steps == 1
+    assert memory.summary().totals.collectives[CollectiveName.EMBEDDING, Partition.OL].bytes_sent == 100
+    assert memory.progress is not None
+    assert memory.progress.step == 1
+
+
 def test_the_progress_line_says_how_far_and_how_fast() -> None:
     tally = Tally()
     tally.add([sample(9)], world_size=1)
-    line = terminal.progress_line(Status(PLAN, tally.progress, dropped=3))
-    assert line == (
-        "step 10/20  loss 0.5000  10 ms/step  800 samples/s  comm overlap 75.0 %  0 s left  3 samples dropped"
+    assert tally.progress is not None
+    figures = terminal.progress_figures(tally.progress, left_s=40.4, dropped=3)
+    assert terminal.progress_line(tally.progress, 20, figures) == (
+        "step 10/20 (50 %)  loss 0.5000  10 ms/step  800 samples/s  comm overlap 75.0 %  40 s left  3 samples dropped"
     )
-    assert terminal.progress_line(Status(None, None, 0)) is None
+    assert terminal.progress_line(tally.progress, None, "...") == "step 10  ..."
+
+
+@pytest.mark.parametrize(
+    ("left_s", "shown"),
+    [(119, "119 s"), (120, "2 min"), (3600, "60 min"), (7199, "2 h 00 min"), (11_100, "3 h 05 min")],
+)
+def test_long_times_are_not_shown_in_seconds(left_s: float, shown: str) -> None:
+    tally = Tally()
+    tally.add([sample(9)], world_size=1)
+    assert tally.progress is not None
+    assert terminal.progress_figures(tally.progress, left_s, 0).endswith(f"  {shown} left")
 
 
 def test_the_plan_shows_where_the_tables_lie() -> None:

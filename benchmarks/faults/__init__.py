@@ -1,0 +1,1 @@
+"""Runs that meet faults must end with the weights of the run that met none."""

@@ -1,0 +1,209 @@
+"""Many runs with a fault each, on a Ray of their own: `make bench ARGS=faults`."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from benchmarks.faults.injection import UPLOAD, WRITE, Fault, Kind
+from benchmarks.results import Figure, Result
+from pipeline.schedules import PRIORITIZED
+
+RUNS = int(os.environ.get("OVERLANE_FAULT_RUNS", "100"))
+STEPS, EVERY, RANKS = 30, 5, 2
+# How often each kind comes, of 20.
+_KINDS = {
+    Kind.KILL: 11,
+    Kind.RAISE: 2,
+    Kind.HANG: 2,
+    Kind.FREEZE: 1,
+    Kind.KILL_MONITOR: 2,
+    Kind.KILL_DRIVER: 2,
+}
+_HANG_TIMEOUT_S = 4
+_RUN_TIMEOUT_S = 300
+
+
+def job(name: str, faults: list[Fault]) -> dict[str, Any]:
+    """A small job with a dense and a sparse part, which takes about a second where nothing strikes it."""
+    params = {"embedding_dim": 8, "hidden": [8], "faults": [fault.model_dump(mode="json") for fault in faults]}
+    return {
+        "name": name,
+        "model": {"factory": "benchmarks.faults.injection:ranker", "params": params},
+        "data": {
+            "source": "synthetic",
+            "params": {"samples": STEPS * RANKS * 32, "rows": 300, "id_overlap": 0.5, "holdout_samples": 64},
+        },
+        "training": {"batch_size": 32},
+        "workers": {"count": RANKS, "hang_timeout_s": _HANG_TIMEOUT_S},
+        "checkpoint": {"every_steps": EVERY},
+        "retries": {"max": 3},
+    }
+
+
+def draw(seed: int, folder: Path) -> Fault:
+    """A fault at a random place and moment."""
+    chance = random.Random(seed)
+    (kind,) = chance.choices(list(_KINDS), list(_KINDS.values()))
+    place = chance.choice([stage.name for stage in PRIORITIZED.stages] + [WRITE, UPLOAD] * 3)
+    # At the end of a run, after its last regular checkpoint, there is one more.
+    count = chance.randrange(STEPS // EVERY if place in (WRITE, UPLOAD) else STEPS)
+    marker, driver = folder / f"fault-{seed}", folder / f"driver-{seed}"
+    rank = chance.randrange(RANKS)
+    return Fault(kind=kind, place=place, rank=rank, count=count, marker=marker, driver=driver, job_id=f"run-{seed}")
+
+
+def run() -> Result:
+    """Run them all and compare the state at the end with that of a run without faults, bit by bit."""
+    with tempfile.TemporaryDirectory(prefix="ovl-", dir="/tmp") as name, own_ray(Path(name) / "ray") as address:
+        folder = Path(name)
+        expected = _end_state(Submission(address, folder, "run-without", []).run())
+        outcomes = [_outcome(seed, folder, address, expected) for seed in range(RUNS)]
+    for each in outcomes:
+        sys.stdout.write(f"{each}\n")
+    good = [each for each in outcomes if each.equal and each.struck]
+    kinds = Counter(each.fault.kind.value for each in outcomes)
+    return Result.now(
+        "faults",
+        f"Runs of {STEPS} steps on {RANKS} ranks with one fault each, at a random moment; the weights and the state "
+        "of both optimizers at the end against those of a run without",
+        f"{RUNS} of {RUNS} equal, bit by bit",
+        reached=len(good) == RUNS,
+        figures=[
+            Figure(name="runs", value=RUNS),
+            Figure(name="ended with the same bits", value=len(good)),
+            *(Figure(name=f"runs with fault {kind!r}", value=count) for kind, count in sorted(kinds.items())),
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run."""
+
+    fault: Fault
+    struck: bool
+    equal: bool
+    submissions: int
+    why: str
+
+    def __str__(self) -> str:
+        fault = self.fault
+        verdict = "the same bits" if self.equal else f"DIFFERENT: {self.why}"
+        struck = "" if self.struck else " (did NOT strike)"
+        return f"{fault.job_id}: {fault.kind} at {fault.place} {fault.count} of rank {fault.rank}{struck}: {verdict}"
+
+
+def _outcome(seed: int, folder: Path, address: str, expected: dict[str, torch.Tensor]) -> Outcome:
+    fault = draw(seed, folder)
+    submission = Submission(address, folder, fault.job_id, [fault])
+    submissions, why, equal = 0, "", False
+    try:
+        # A driver that is killed is submitted again under its id, as the control plane or a person would.
+        found = None
+        while found is None and submissions < 2:
+            submissions += 1
+            found = submission.try_once()
+        if found is None:
+            why = submission.last_words()
+        else:
+            state = _end_state(found)
+            different = [name for name in expected if not torch.equal(expected[name], state[name])]
+            equal, why = not different, ", ".join(different)
+    except subprocess.TimeoutExpired:
+        why = f"not at its end after {_RUN_TIMEOUT_S} s"
+    outcome = Outcome(fault, fault.marker.exists(), equal, submissions, why)
+    sys.stderr.write(f"[{seed + 1}/{RUNS}] {outcome}\n")
+    return outcome
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job as `python -m workers.train` gets it."""
+
+    address: str
+    folder: Path
+    job_id: str
+    faults: list[Fault]
+
+    def run(self) -> Path:
+        """Run it once; the folder of its last checkpoint."""
+        found = self.try_once()
+        assert found is not None, self.last_words()
+        return found
+
+    def try_once(self) -> Path | None:
+        """The folder of the last checkpoint; None if the run did not succeed."""
+        environment = {
+            **os.environ,
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_MODE": "disabled",
+            "OVERLANE_JOB": json.dumps(job(self.job_id, self.faults)),
+            "OVERLANE_JOB_ID": self.job_id,
+            "OVERLANE_STORAGE": str(self.folder / "storage"),
+        }
+        command = [sys.executable, "-m", "workers.train", "--job", "env:OVERLANE_JOB"]
+        with self._log.open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            (self.folder / f"driver-{self.job_id.removeprefix('run-')}").write_text(f"{process.pid}", encoding="utf-8")
+            try:
+                status = process.wait(_RUN_TIMEOUT_S)
+            finally:
+                process.kill()
+        if status != 0:
+            return None
+        return max((self.folder / "storage" / self.job_id).glob(f"step-{STEPS:08d}-*"), key=lambda path: path.name)
+
+    def last_words(self) -> str:
+        """The end of what the runs have printed."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-2_000:]
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / f"{self.job_id}.log"
+
+
+def _end_state(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, whole, by name."""
+    reader = FileSystemReader(folder)
+    tensors: dict[str, torch.Tensor] = {
+        name: torch.empty(stored.size, dtype=stored.properties.dtype)
+        for name, stored in reader.read_metadata().state_dict_metadata.items()
+        if isinstance(stored, TensorStorageMetadata)
+    }
+    load(tensors, storage_reader=reader, no_dist=True)
+    return tensors
+
+
+@contextmanager
+def own_ray(folder: Path, cpus: int = RANKS + 1) -> Iterator[str]:
+    """A Ray of this benchmark's own, in a folder of its own; its address."""
+    import ray
+
+    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+    os.environ.pop("RAY_ADDRESS", None)
+    context = ray.init(
+        address="local",
+        num_cpus=cpus,
+        object_store_memory=200_000_000,
+        include_dashboard=False,
+        log_to_driver=False,
+        _temp_dir=str(folder),
+    )
+    try:
+        yield context.address_info["gcs_address"]
+    finally:
+        ray.shutdown()
