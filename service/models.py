@@ -47,11 +47,16 @@ class Answer(BaseModel):
 
 
 class Resources(Answer):
-    """What the whole worker group of a job takes from the cluster."""
+    """What the whole worker group of a job takes from the cluster.
+
+    An elastic group may grow to `max_workers` (null for other groups). The figures are those of the smallest one that
+    trains, which is what must be free for the job to start, and what is kept free for it.
+    """
 
     workers: int
     cpus: float
     gpus: float
+    max_workers: int | None = None
 
 
 class LatestStep(Answer):

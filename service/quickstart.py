@@ -126,7 +126,7 @@ def _wait(plane: ControlPlane, client: Client, job: Job, screen: Console) -> Job
 def _show_result(client: Client, job: Job, screen: Console) -> None:
     overlap = client.overlap(job.id)
     table = Table(title=f"{job.name}: {job.spec.training.schedule} schedule", title_justify="left", show_header=False)
-    first = client.steps(job.id, limit=job.resources.workers)
+    first = client.steps(job.id, limit=job.resources.max_workers or job.resources.workers)
     if first.items and job.latest is not None:
         losses = [sample.loss for sample in first.items if sample.loss is not None]
         table.add_row("loss, first step", number(sum(losses) / len(losses) if losses else None))

@@ -39,7 +39,7 @@ def job_table(job: Job) -> Table:
         "reason": job.reason,
         "submitted": f"{job.submitted_at:%Y-%m-%d %H:%M:%S}Z",
         "schedule": job.spec.training.schedule.value,
-        "resources": f"{resources.workers} workers, {resources.cpus:g} CPUs, {resources.gpus:g} GPUs",
+        "resources": f"{workers(job)}, {resources.cpus:g} CPUs, {resources.gpus:g} GPUs",
         "attempts": str(job.attempts),
         "dropped samples": str(job.dropped_samples) if job.dropped_samples else None,
     }
@@ -53,6 +53,14 @@ def job_table(job: Job) -> Table:
         if value is not None:
             table.add_row(name, value)
     return table
+
+
+def workers(job: Job) -> str:
+    """How many workers: `2 workers`, or `1-4 workers, now 3` of an elastic group that has a plan."""
+    if job.resources.max_workers is None:
+        return f"{job.resources.workers} workers"
+    now = "" if job.plan is None or job.state.ended else f", now {job.plan.world_size}"
+    return f"{job.resources.workers}-{job.resources.max_workers} workers{now}"
 
 
 def overlap_table(overlap: Overlap, title: str) -> Table:

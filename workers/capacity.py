@@ -16,8 +16,8 @@ def units(amount: float) -> int:
 
 
 def group_resources(workers: WorkersSpec) -> dict[str, float]:
-    """What the whole group takes, by kind."""
-    return {"CPU": workers.count * workers.cpus, "GPU": workers.count * workers.gpus}
+    """What the whole group takes, by kind; of an elastic group, the smallest that trains."""
+    return {"CPU": workers.min_count * workers.cpus, "GPU": workers.min_count * workers.gpus}
 
 
 def find_shortage(workers: WorkersSpec, nodes: Sequence[Mapping[str, float]]) -> str | None:
@@ -31,17 +31,18 @@ def find_shortage(workers: WorkersSpec, nodes: Sequence[Mapping[str, float]]) ->
     if short:
         needs = " and ".join(named(needed[kind], kind) for kind in short)
         has = " and ".join(f"{total[kind]:g}" for kind in short)
-        return f"needs {needs} for {group_name(workers)}, the cluster has {has}"
+        return f"needs {needs} for {_least(workers)}, the cluster has {has}"
     places = sum(_places(workers, node) for node in nodes)
-    if places < workers.count:
+    if places < workers.min_count:
         each = named(workers.cpus, "CPU") + (f" and {named(workers.gpus, 'GPU')}" if workers.gpus else "")
-        return f"needs {group_name(workers)} with {each} each, the cluster's nodes can hold {places}"
+        return f"needs {_least(workers)} with {each} each, the cluster's nodes can hold {places}"
     return None
 
 
 def group_name(workers: WorkersSpec) -> str:
-    """For example `1 worker`, `2 workers`."""
-    return f"{workers.count} worker" + ("" if workers.count == 1 else "s")
+    """For example `1 worker`, `2 workers`, `1-4 workers`."""
+    least, most = workers.min_count, workers.max_count
+    return f"{least}-{most} workers" if workers.is_elastic else _workers(least)
 
 
 def named(amount: float, kind: str) -> str:
@@ -52,3 +53,12 @@ def named(amount: float, kind: str) -> str:
 def _places(workers: WorkersSpec, node: Mapping[str, float]) -> int:
     each = {"CPU": units(workers.cpus), "GPU": units(workers.gpus)}
     return min(units(node.get(kind, 0.0)) // amount for kind, amount in each.items() if amount)
+
+
+def _least(workers: WorkersSpec) -> str:
+    count = _workers(workers.min_count)
+    return f"at least {count}" if workers.is_elastic else count
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker" + ("" if count == 1 else "s")

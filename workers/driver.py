@@ -18,7 +18,7 @@ from workers import terminal
 from workers.capacity import find_shortage
 from workers.failures import describe
 from workers.following import Follower
-from workers.job import Backend
+from workers.job import Backend, WorkersSpec
 from workers.rank import Outcome, collective_timeout, run_rank
 from workers.reports import JobFailure, JobResult
 from workers.run import ExitStatus, Run
@@ -51,6 +51,9 @@ def drive(run: Run) -> ExitStatus:
     """Run the job to its end and return the exit status. Ctrl-C, SIGINT and SIGTERM stop it."""
     out = terminal.console()
     set_defaults(run.job.workers.hang_timeout_s)
+    if run.job.workers.is_elastic:
+        # After the loss of a node Ray tries the old size first, so long, before it takes what is left.
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "8")
     try:
         _connect()
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -98,7 +101,9 @@ def _drive(run: Run, out: Console) -> ExitStatus:
             "Ray removes the checkpoints with the working directory of the job; set OVERLANE_STORAGE to keep them"
         )
     target = _target(run)
-    keeper = MonitorKeeper(start_monitor(run.job_id, run.job.workers.count, target))
+    # How many ranks an elastic group has, the plan of each attempt tells.
+    count = run.job.workers.count
+    keeper = MonitorKeeper(start_monitor(run.job_id, count if isinstance(count, int) else None, target))
     report: JobResult | JobFailure | None = None
     try:
         outcome = _train(run, keeper, out)
@@ -144,7 +149,6 @@ def _train(run: Run, keeper: MonitorKeeper, out: Console) -> Outcome:
 
 def _trainer(run: Run) -> TorchTrainer:
     workers = run.job.workers
-    resources = {"CPU": workers.cpus} | ({"GPU": workers.gpus} if workers.gpus else {})
     backend = workers.backend
     if backend is Backend.AUTO:
         backend = Backend.NCCL if workers.gpus else Backend.GLOO
@@ -152,9 +156,7 @@ def _trainer(run: Run) -> TorchTrainer:
         run_rank,
         train_loop_config={"job": run.job.model_dump_json(), "job_id": run.job_id},
         torch_config=TorchConfig(backend=backend.value, timeout_s=round(collective_timeout(run.job).total_seconds())),
-        scaling_config=ScalingConfig(
-            num_workers=workers.count, use_gpu=workers.gpus > 0, resources_per_worker=resources
-        ),
+        scaling_config=_scaling(workers),
         run_config=RunConfig(
             name=run.job_id,
             storage_path=run.storage,
@@ -162,6 +164,19 @@ def _trainer(run: Run) -> TorchTrainer:
             checkpoint_config=CheckpointConfig(num_to_keep=run.job.checkpoint.keep),
             callbacks=[TellTrouble(run.job_id)],
         ),
+    )
+
+
+def _scaling(workers: WorkersSpec) -> ScalingConfig:
+    resources = {"CPU": workers.cpus} | ({"GPU": workers.gpus} if workers.gpus else {})
+    use_gpu, count = workers.gpus > 0, workers.count
+    if isinstance(count, int):
+        return ScalingConfig(num_workers=count, use_gpu=use_gpu, resources_per_worker=resources)
+    return ScalingConfig(
+        num_workers=(count.min, count.max),
+        use_gpu=use_gpu,
+        resources_per_worker=resources,
+        elastic_resize_monitor_interval_s=count.resize_every_s,
     )
 
 

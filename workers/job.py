@@ -8,13 +8,16 @@ import difflib
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from workers.job_text import InvalidJob as InvalidJob
 from workers.job_text import decode, fault_in, load_json, load_yaml
+from workers.spec import Spec as Spec
+from workers.worker_group import Backend as Backend
+from workers.worker_group import WorkersSpec as WorkersSpec
 
 # A job travels to its process in one environment variable, and Linux takes 128 KiB in one.
 MAX_JOB_BYTES = 64 * 1024
@@ -29,20 +32,6 @@ class ScheduleName(StrEnum):
     SYNC = "sync"
     SPARSE_DIST = "sparse_dist"
     PRIORITIZED = "prioritized"
-
-
-class Backend(StrEnum):
-    """The collective library of the worker group; `auto` is NCCL with GPUs and gloo without."""
-
-    AUTO = "auto"
-    GLOO = "gloo"
-    NCCL = "nccl"
-
-
-class Spec(BaseModel):
-    """A section of the job file: immutable, and closed to unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Sharding(StrEnum):
@@ -134,32 +123,6 @@ class TrainingSpec(Spec):
     sparse_optimizer: SparseOptimizerSpec = SparseOptimizerSpec()
     dedup: bool = False
     max_skipped_steps: int = Field(default=0, ge=0)
-
-
-class WorkersSpec(Spec):
-    """The worker group: how many workers, and what each one takes from the cluster.
-
-    A worker that does not move for `hang_timeout_s` is taken for hung, and the group starts again.
-    """
-
-    count: Annotated[int, Field(ge=1)] = 2
-    cpus: float = Field(default=1, ge=0.0001)
-    gpus: float = Field(default=0, ge=0)
-    backend: Backend = Backend.AUTO
-    hang_timeout_s: float = Field(default=300, ge=1)
-
-    @field_validator("count", mode="before")
-    @classmethod
-    def _no_elastic_yet(cls, value: object) -> object:
-        if isinstance(value, dict):
-            raise ValueError("elastic worker groups ({min, max}) are not supported yet; give a number")
-        return value
-
-    @model_validator(mode="after")
-    def _backend_fits(self) -> Self:
-        if self.backend is Backend.NCCL and self.gpus == 0:
-            raise ValueError("backend nccl needs gpus: 1 or more per worker; use backend: gloo on CPUs")
-        return self
 
 
 class CheckpointSpec(Spec):

@@ -1,4 +1,8 @@
-"""Does a worker group fit now, beside the jobs that were started."""
+"""Does a worker group fit now, beside the jobs that were started.
+
+Of an elastic group, the smallest that trains must fit, and only that is kept for it: what it takes beyond that is free
+room which Ray reports as used.
+"""
 
 from collections.abc import Iterable
 
@@ -11,7 +15,12 @@ from workers.job import JobSpec
 def resources_of(spec: JobSpec) -> Resources:
     """What the whole worker group takes."""
     group = group_resources(spec.workers)
-    return Resources(workers=spec.workers.count, cpus=group["CPU"], gpus=group["GPU"])
+    return Resources(
+        workers=spec.workers.min_count,
+        cpus=group["CPU"],
+        gpus=group["GPU"],
+        max_workers=spec.workers.max_count if spec.workers.is_elastic else None,
+    )
 
 
 def never_fits(spec: JobSpec, cluster: RayResources) -> str | None:

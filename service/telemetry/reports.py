@@ -97,7 +97,8 @@ def _finite(text: str) -> float:
 
 
 def _ranks(record: JobRecord) -> int:
-    return record.plan.world_size if record.plan else record.spec.workers.count
+    """Ranks of an attempt whose plan is not known: as many as there may be, so that no step counts too early."""
+    return record.plan.world_size if record.plan else record.spec.workers.max_count
 
 
 def _latest(samples: list[StepSample], planned: int | None) -> LatestStep:

@@ -129,3 +129,17 @@ def test_a_monitor_that_is_killed_while_ranks_train_comes_back_with_plan_and_tot
     (measured,) = re.findall(r"struck-1: mean per step of one rank, measured in ([\d,]+) of them", output)
     # The driver may not have asked yet for what was counted just before.
     assert int(measured.replace(",", "")) >= len(seen) - before - 2 * 2 * WARMUP_STEPS
+
+
+def test_an_elastic_group_takes_the_room_there_is(jobs: Jobs, listener: Listener) -> None:
+    """The cluster has three CPUs; how many ranks there are, only the plan can tell."""
+    status, output = jobs.run({**JOB, "workers": {"count": {"min": 1, "max": 4}}}, "elastic-1", listener.url)
+    assert status == ExitStatus.SUCCEEDED, output
+    assert "waiting for 1-4 workers to start" in output.splitlines()
+    plan = listener.only("plan")
+    assert plan.world_size == 3
+    seen = sorted((each.rank, each.step) for each in listener.samples)
+    assert seen == [(rank, step) for rank in range(3) for step in range(plan.steps)]
+    assert f"{plan.steps} steps on 3 ranks" in output.splitlines()
+    assert f"{plan.steps} steps, 960 samples in " in output
+    assert "loss 0." in output, "the totals know when a step is complete"

@@ -46,7 +46,7 @@ async def test_submit_answers_with_the_job_and_its_address(plane: Plane) -> None
     assert job["id"].startswith("job-20260102-030405-")
     assert job["submitted_at"] == "2026-01-02T03:04:05.000Z"
     assert (job["name"], job["project"], job["state"], job["reason"]) == ("tiny", "default", "queued", None)
-    assert job["resources"] == {"workers": 2, "cpus": 2.0, "gpus": 0.0}
+    assert job["resources"] == {"workers": 2, "cpus": 2.0, "gpus": 0.0, "max_workers": None}
     assert job["spec"]["training"]["schedule"] == "prioritized"
     assert job == await plane.job(job["id"])
 
@@ -118,6 +118,12 @@ async def test_more_than_the_cluster_can_ever_hold(plane: Plane) -> None:
     document = problem(answer, ProblemType.INFEASIBLE)
     assert document["detail"] == "needs 8 CPUs for 8 workers, the cluster has 2"
     assert await recorded(plane) == 0
+
+
+async def test_an_elastic_group_whose_smallest_never_fits_is_refused(plane: Plane) -> None:
+    answer = await plane.http.post("/v1/jobs", json=JOB | {"workers": {"count": {"min": 3, "max": 4}}})
+    detail = problem(answer, ProblemType.INFEASIBLE)["detail"]
+    assert detail == "needs 3 CPUs for at least 3 workers, the cluster has 2"
 
 
 async def test_a_group_that_no_single_node_can_hold(plane: Plane) -> None:

@@ -199,3 +199,23 @@ def test_watch_shows_the_overlap_of_each_collective(service: Callable[[Answer], 
         "1.5 kB",
         "0 B",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "plan", "shown"),
+    [
+        ("queued", None, "1-4 workers, 1 CPUs"),
+        ("running", {"world_size": 3}, "1-4 workers, now 3, 1 CPUs"),
+        ("succeeded", {"world_size": 3}, "1-4 workers, 1 CPUs"),
+    ],
+)
+def test_an_elastic_group_says_how_large_it_is(
+    service: Callable[[Answer], None], state: str, plan: dict[str, int] | None, shown: str
+) -> None:
+    resources = {"workers": 1, "cpus": 1.0, "gpus": 0.0, "max_workers": 4}
+    whole = None if plan is None else {"steps": 9, "prioritized": {}, "not_prioritized": {}, **plan}
+    job = JOB | {"state": state, "resources": resources, "plan": whole}
+    service(lambda request: httpx.Response(200, json=NO_OVERLAP if request.url.path.endswith("/overlap") else job))
+    status, output = run("show", "job-1")
+    assert status == 0, output
+    assert shown in output

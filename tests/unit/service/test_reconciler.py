@@ -242,6 +242,16 @@ async def test_fractions_of_a_cpu_add_up(plane: Plane) -> None:
     assert plane.ray.calls == [f"submit {job_id}" for job_id in ids]
 
 
+async def test_an_elastic_group_starts_when_its_smallest_fits(plane: Plane) -> None:
+    plane.ray.used = {"CPU": 1}
+    job_id = await plane.submit(workers={"count": {"min": 1, "max": 4}})
+    larger = await plane.submit(workers={"count": {"min": 2, "max": 4}})
+    await plane.rounds(1)
+    assert plane.ray.calls == [f"submit {job_id}"]
+    assert (await plane.job(larger))["reason"] == "waits for 2 CPUs: 1 of 2 free"
+    assert (await plane.job(job_id))["resources"] == {"workers": 1, "cpus": 1.0, "gpus": 0.0, "max_workers": 4}
+
+
 async def test_a_higher_priority_goes_first(plane: Plane) -> None:
     plane.ray.used = {"CPU": 2}
     await plane.submit()

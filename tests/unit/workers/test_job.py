@@ -62,9 +62,8 @@ def test_a_job_survives_the_way_to_a_worker() -> None:
             "training.schedule: Input should be 'sync', 'sparse_dist' or 'prioritized' (got \"fast\")",
         ),
         (
-            {"name": "a", "workers": {"count": {"min": 1, "max": 2}}},
-            "workers.count: elastic worker groups ({min, max}) are not supported yet; give a number"
-            ' (got {"min": 1, "max": 2})',
+            {"name": "a", "workers": {"count": {"min": 3, "max": 2}}},
+            'workers.count: max must not be less than min (3) (got {"min": 3, "max": 2})',
         ),
         (
             {"name": "a", "model": {"factory": "no_colon"}},
@@ -163,3 +162,29 @@ def test_a_file_that_cannot_be_a_job_is_not_read_to_its_end(tmp_path: Path) -> N
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidJob, match=r"job file: cannot read .*none\.yaml"):
         load_job(tmp_path / "none.yaml")
+
+
+def test_a_range_of_workers_is_an_elastic_group() -> None:
+    workers = read_job("name: a\nworkers: {count: {min: 1, max: 4}}").workers
+    assert (workers.is_elastic, workers.min_count, workers.max_count) == (True, 1, 4)
+    assert JobSpec.model_validate_json(JobSpec(name="a", workers=workers).model_dump_json()).workers == workers
+    fixed = read_job("name: a\nworkers: {count: 3}").workers
+    assert (fixed.is_elastic, fixed.min_count, fixed.max_count) == (False, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("count", "problem"),
+    [
+        (0, "workers.count: Input should be greater than or equal to 1 (got 0)"),
+        ("two", "workers.count: Input should be a valid integer"),
+        (None, "workers.count: Input should be a valid integer"),
+        ({"min": 0, "max": 2}, "workers.count: min: Input should be greater than or equal to 1"),
+        ({"min": 1}, "workers.count: max: Field required"),
+        ({"min": 1, "mx": 2, "max": 2}, "workers.count: mx: unknown field; known fields: min, max, resize_every_s"),
+    ],
+)
+def test_a_count_that_is_wrong_has_one_problem(count: object, problem: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parse_job({"name": "a", "workers": {"count": count}})
+    (found,) = caught.value.problems
+    assert found.startswith(problem)
