@@ -1,15 +1,15 @@
 """The record of reports: step samples and what else a running job tells about itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Row, case, func, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import ColumnElement, Row, case, delete, func, select, update
+from sqlalchemy.dialects.sqlite import Insert, insert
 
 from service.store.database import Database
 from service.store.packing import pack, unpack
-from service.store.tables import jobs, steps
-from workers.reports import ReportBatch, StepSample
+from service.store.tables import jobs, steps, worker_groups
+from workers.reports import JobPlan, ReportBatch, StepSample
 
 FIGURES = ("step_ms", "compute_ms", "comm_ms", "exposed_ms", "hidden_ms")
 
@@ -21,7 +21,11 @@ class StepStore:
         self._database = database
 
     async def record(self, job_id: str, batch: ReportBatch) -> None:
-        """Store a batch; storing it again changes nothing. A sample of an older attempt never replaces a newer one."""
+        """Store a batch; storing it again changes nothing. A sample of an older attempt never replaces a newer one.
+
+        An attempt undoes the steps that earlier ones had done beyond its start: those samples go, also of ranks that it
+        does not have.
+        """
         upsert = insert(steps)
         upsert = upsert.on_conflict_do_update(
             index_elements=[steps.c.job_id, steps.c.step, steps.c.rank],
@@ -32,19 +36,28 @@ class StepStore:
         async with self._database.write() as connection:
             if rows:
                 await connection.execute(upsert, rows)
+            for undone in _undone(job_id, batch.samples):
+                await connection.execute(delete(steps).where(*undone))
+            if batch.plan is not None:
+                await connection.execute(_world_size(job_id, batch.plan))
             await connection.execute(update(jobs).where(jobs.c.id == job_id).values(_job_values(batch)))
 
     async def newest_complete(self, job_id: str, ranks: int) -> int | None:
-        """The newest step that all `ranks` ranks reported."""
-        query = (
-            select(steps.c.step)
-            .where(steps.c.job_id == job_id)
-            .group_by(steps.c.step)
-            .having(func.count() >= ranks)
-            .order_by(steps.c.step.desc())
-            .limit(1)
-        )
+        """The newest step that all ranks of its attempt reported; `ranks` for attempts whose plan is not known."""
+        known = select(worker_groups.c.attempt, worker_groups.c.world_size).where(worker_groups.c.job_id == job_id)
         async with self._database.read() as connection:
+            sizes = {row.attempt: row.world_size for row in await connection.execute(known)}
+            needed: ColumnElement[int] | int = ranks
+            if sizes:
+                needed = case(sizes, value=func.max(steps.c.attempt), else_=ranks)
+            query = (
+                select(steps.c.step)
+                .where(steps.c.job_id == job_id)
+                .group_by(steps.c.step)
+                .having(func.count() >= needed)
+                .order_by(steps.c.step.desc())
+                .limit(1)
+            )
             return (await connection.execute(query)).scalar()
 
     async def of_step(self, job_id: str, step: int) -> list[StepSample]:
@@ -97,6 +110,22 @@ class StepStore:
             return [(row.job_id, _to_sample(row)) for row in await connection.execute(query)]
 
 
+def _undone(job_id: str, samples: Sequence[StepSample]) -> Iterator[list[ColumnElement[bool]]]:
+    """What the first steps of each attempt make void."""
+    begin: dict[int, int] = {}
+    for sample in samples:
+        begin[sample.attempt] = min(sample.step, begin.get(sample.attempt, sample.step))
+    for attempt, step in begin.items():
+        if attempt > 0:
+            yield [steps.c.job_id == job_id, steps.c.step >= step, steps.c.attempt < attempt]
+
+
+def _world_size(job_id: str, plan: JobPlan) -> Insert:
+    values = {"job_id": job_id, "attempt": plan.attempt, "world_size": plan.world_size}
+    keys = [worker_groups.c.job_id, worker_groups.c.attempt]
+    return insert(worker_groups).values(values).on_conflict_do_update(index_elements=keys, set_=values)
+
+
 def _job_values(batch: ReportBatch) -> dict[str, Any]:
     """What a batch changes about its job; counters only grow, so that a late delivery takes nothing back."""
     values: dict[str, Any] = {
@@ -106,7 +135,11 @@ def _job_values(batch: ReportBatch) -> dict[str, Any]:
         attempts = max(sample.attempt for sample in batch.samples) + 1
         values["attempts"] = case((jobs.c.attempts < attempts, attempts), else_=jobs.c.attempts)
         values["has_steps"] = True
-    for name in ("plan", "result", "failure"):
+    if batch.plan is not None:
+        # The plan of a later attempt stays.
+        newest = select(func.max(worker_groups.c.attempt)).where(worker_groups.c.job_id == jobs.c.id).scalar_subquery()
+        values["plan"] = case((newest > batch.plan.attempt, jobs.c.plan), else_=batch.plan.model_dump_json())
+    for name in ("result", "failure"):
         part = getattr(batch, name)
         if part is not None:
             values[name] = part.model_dump_json()

@@ -111,6 +111,16 @@ steps = Table(
     sqlite_with_rowid=False,
 )
 
+worker_groups = Table(
+    "worker_groups",
+    metadata,
+    # How many ranks each attempt of a job has, as its plan says.
+    Column("job_id", _job_id(), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("world_size", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 events = Table(
     "events",
     metadata,

@@ -249,3 +249,52 @@ async def test_metrics(plane: Plane) -> None:
     plane.ray.says(job_id, RayStatus.SUCCEEDED)
     await plane.rounds(1)
     assert job_id not in (await plane.http.get("/metrics")).text, "series of ended jobs go away"
+
+
+def plan(world_size: int, attempt: int) -> dict[str, Any]:
+    return {"steps": 40, "world_size": world_size, "prioritized": {}, "not_prioritized": {}, "attempt": attempt}
+
+
+ELASTIC = {"count": {"min": 1, "max": 4}}
+
+
+async def test_a_step_is_complete_when_all_ranks_of_its_attempt_reported_it(plane: Plane) -> None:
+    """Two ranks did steps 0 to 3, one went on from step 2, then three from step 3."""
+    job_id = await plane.started(workers=ELASTIC)
+    await plane.report(job_id, *[sample(step, rank) for step in range(4) for rank in range(2)], plan=plan(2, 0))
+    assert (await plane.job(job_id))["latest"]["step"] == 3
+    await plane.report(job_id, sample(2, 0, attempt=1), plan=plan(1, 1))
+    shown = await plane.job(job_id)
+    assert (shown["latest"]["step"], shown["latest"]["rank_count"], shown["plan"]["world_size"]) == (2, 1, 1)
+    await plane.report(job_id, sample(3, 0, attempt=1), sample(4, 0, attempt=1))
+    await plane.report(job_id, *[sample(3, rank, attempt=2) for rank in range(2)], plan=plan(3, 2))
+    shown = await plane.job(job_id)
+    assert (shown["latest"]["step"], shown["plan"]["world_size"]) == (2, 3), "of step 3 a rank's part is missing"
+    assert await page(plane, job_id) == ([(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)], 2)
+    await plane.report(job_id, sample(3, 2, attempt=2))
+    assert (await plane.job(job_id))["latest"]["rank_count"] == 3
+    assert await page(plane, job_id, after=1) == ([(2, 0), (3, 0), (3, 1), (3, 2)], 3)
+
+
+async def test_no_step_is_complete_before_it_is_known_how_many_ranks_there_are(plane: Plane) -> None:
+    job_id = await plane.started(workers=ELASTIC)
+    await plane.report(job_id, sample(0, 0), sample(0, 1))
+    assert (await plane.job(job_id))["latest"] is None
+    await plane.report(job_id, plan=plan(2, 0))
+    assert (await plane.job(job_id))["latest"]["rank_count"] == 2
+
+
+async def test_the_plan_of_a_later_attempt_replaces_the_earlier_one_and_no_other_way(plane: Plane) -> None:
+    job_id = await plane.started(workers=ELASTIC)
+    for told in (plan(2, 0), plan(3, 1), plan(2, 0)):
+        await plane.report(job_id, plan=told)
+    assert (await plane.job(job_id))["plan"]["attempt"] == 1
+
+
+async def test_a_redelivered_batch_of_several_attempts_changes_nothing(plane: Plane) -> None:
+    job_id = await plane.started(workers=ELASTIC)
+    batch = [sample(step, rank) for step in range(3) for rank in range(2)] + [sample(1, 0, attempt=1)]
+    await plane.report(job_id, *batch, plan=plan(1, 1))
+    once = await page(plane, job_id, after=-1)
+    await plane.report(job_id, *batch, plan=plan(1, 1))
+    assert await page(plane, job_id, after=-1) == once
