@@ -83,7 +83,8 @@ export interface Job {
   ended_at: string | null;
   attempts: number;
   spec: JobSpec;
-  resources: { workers: number; cpus: number; gpus: number };
+  /** `max_workers` of an elastic group; the other figures are those of the smallest group that trains. */
+  resources: { workers: number; cpus: number; gpus: number; max_workers: number | null };
   plan: JobPlan | null;
   result: JobResult | null;
   failure: JobFailure | null;

@@ -1,14 +1,15 @@
 import type { Job } from "../api/shapes";
 import { instant, integer } from "../figures/format";
+import { workers } from "../figures/workers";
 import { Plan } from "./Plan";
 
 /** What was asked for, and what the run decided before its first step. */
 export function Facts({ job }: { job: Job }) {
-  const { spec, resources } = job;
+  const { spec } = job;
   const { training } = spec;
   const facts: [string, string][] = [
     ["schedule", training.schedule],
-    ["workers", `${resources.workers} with ${resources.cpus} CPU, ${resources.gpus} GPU in all`],
+    ["workers", workers(job)],
     ["model", spec.model.factory],
     ["data", spec.data.path ? `${spec.data.source}: ${spec.data.path}` : spec.data.source],
     ["batch size", `${integer(training.batch_size)} per worker`],
