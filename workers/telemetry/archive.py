@@ -72,9 +72,20 @@ class ReportFolder:
     job_id: str
 
     def __str__(self) -> str:
-        # The options of a file system stand at the end of a URI, behind a question mark.
-        base, mark, options = self.storage.partition("?") if "://" in self.storage else (self.storage, "", "")
-        return f"{base.rstrip('/')}/{self.job_id}/telemetry{mark}{options}"
+        """For people: without keys and options of a URI, which are nobody's business."""
+        if "://" not in self.storage:
+            return f"{self.storage.rstrip('/')}/{self.job_id}/telemetry"
+        kind, _, rest = self.storage.partition("?")[0].partition("://")
+        host, slash, path = rest.partition("/")
+        place = f"{kind}://{host.rpartition('@')[2]}{slash}{path}"
+        return f"{place.rstrip('/')}/{self.job_id}/telemetry"
+
+    def open(self) -> tuple[Any, str]:
+        """The `pyarrow.fs.FileSystem` and the path of the folder in it, which is created. Raises as `Writer` does."""
+        filesystem, root = pyarrow.fs.FileSystem.from_uri(self.storage)
+        path = f"{root.rstrip('/')}/{self.job_id}/telemetry"
+        filesystem.create_dir(path, recursive=True)
+        return filesystem, path
 
 
 def table_of(samples: list[StepSample]) -> Any:
@@ -110,9 +121,7 @@ class Writer:
 
     def _write(self, name: str, content: Any) -> None:
         if self._storage is None:
-            filesystem, path = pyarrow.fs.FileSystem.from_uri(str(self._folder))
-            filesystem.create_dir(path, recursive=True)
-            self._storage = filesystem, path
+            self._storage = self._folder.open()
         filesystem, path = self._storage
         unfinished = f"{path}/.{name}.unfinished"
         try:

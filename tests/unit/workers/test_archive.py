@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from moto.server import ThreadedMotoServer
+from pyarrow import fs
 from structlog.testing import capture_logs
 
 from pipeline.report import CollectiveName, CollectiveReport, Partition
@@ -152,14 +154,40 @@ def test_half_a_file_is_never_found_and_gives_its_room_back(tmp_path: Path) -> N
     assert sorted(first.parent.iterdir()) == [first, second]
 
 
+def test_an_object_store_takes_parts_and_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server = ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        storage = f"s3://key:secret@reports/runs?endpoint_override={host}:{port}&scheme=http&region=us-east-1"
+        store, _ = fs.FileSystem.from_uri(f"{storage}&allow_bucket_creation=true")
+        store.create_dir("reports")
+        outbox = Outbox()
+        outbox.add_samples(0, 0, [FULL, EMPTY], 2)
+        for report in (PLAN, RESULT):
+            outbox.add(report)
+            asyncio.run(Archive(outbox, ReportFolder(storage, "job-1")).drain())
+        found = store.get_file_info(fs.FileSelector("reports/runs/job-1/telemetry"))
+        run, (part,) = "run.json", [each.base_name for each in found if each.base_name != "run.json"]
+        read = pq.read_table(f"reports/runs/job-1/telemetry/{part}", filesystem=store, schema=SCHEMA)
+        assert [StepSample.model_validate(row) for row in read.to_pylist()] == [FULL, EMPTY]
+        with store.open_input_stream(f"reports/runs/job-1/telemetry/{run}") as stream:
+            assert RunRecord.model_validate_json(stream.read()).result == RESULT
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize(
     ("storage", "where"),
     [
         ("/runs/", "/runs/job-1/telemetry"),
         ("/odd?/runs", "/odd?/runs/job-1/telemetry"),
         ("s3://bucket/runs", "s3://bucket/runs/job-1/telemetry"),
-        ("s3://bucket/runs?region=eu-1", "s3://bucket/runs/job-1/telemetry?region=eu-1"),
+        ("s3://bucket", "s3://bucket/job-1/telemetry"),
+        ("s3://key:se%2Fcret@bucket/runs?region=eu-1", "s3://bucket/runs/job-1/telemetry"),
+        ("s3://key:secret@bucket/runs/?region=eu-1", "s3://bucket/runs/job-1/telemetry"),
     ],
 )
-def test_the_folder_lies_beside_the_checkpoints(storage: str, where: str) -> None:
+def test_the_folder_lies_beside_the_checkpoints_and_no_key_is_shown(storage: str, where: str) -> None:
     assert str(ReportFolder(storage, "job-1")) == where
