@@ -66,6 +66,12 @@ class TestBadRows:
         assert samples.taken == 4
         assert_equal(joined([samples]), Samples(expected.labels, expected.ids, expected.dense, rows=4))
 
+    @pytest.mark.parametrize("seed", range(3))
+    def test_it_is_named_wherever_it_comes_in_a_shuffled_epoch(self, folder: Path, seed: int) -> None:
+        write(folder / "part-10.parquet", range(10, 17), clicked=[0, 0, 0, 0, 0, 2, 0])
+        with pytest.raises(TooManyBadRows, match=r"part-10.parquet, row 5: label 'clicked' is 2, not 0 or 1"):
+            batches(parquet(folder, order="shuffled"), seed=seed)
+
     def test_each_rank_counts_its_own_and_each_row_once(self, tmp_path: Path) -> None:
         write(tmp_path / "a.parquet", range(16), clicked=[2, 1, 2, 1, 0, 0, 0, 2] * 2)
         ranks = [parquet(tmp_path, max_bad_rows=4) for _ in range(2)]

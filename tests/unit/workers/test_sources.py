@@ -77,7 +77,7 @@ class TestSplit:
         assert len(stream) - len(trained) < 3
 
     def test_a_job_that_is_trained_to_its_end_has_no_steps_left(self) -> None:
-        assert steps_left(20, 18, 3, 4) == steps_left(20, 24, 3, 4) == 0
+        assert steps_left(20, 18, 3, 4) == steps_left(20, 24, 3, 4) == steps_left(20, 40, 3, 4) == 0
         assert steps_left(20, 18, 2, 4) == 1
 
     @pytest.mark.parametrize("world_size", [1, 2, 4])
