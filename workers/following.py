@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from workers import terminal
@@ -141,7 +141,8 @@ class Follower:
 
 def _bar(out: Console) -> Bar:
     return Bar(
-        TextColumn("step {task.completed:.0f}"),
+        TextColumn("step"),
+        MofNCompleteColumn(),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[figures]}", markup=False),

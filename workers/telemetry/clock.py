@@ -26,7 +26,8 @@ class MonitorClock:
     """A rank's estimate of how far the monitor's clock is from its own, renewed every `every_s` seconds.
 
     `read` asks the monitor for its time, in seconds since the epoch. It is given a time in seconds in which to answer,
-    and raises if it does not. While the monitor is away the last estimate stays.
+    and raises if it does not. While the monitor is away the last estimate stays; before there is one, every `refresh`
+    asks again.
     """
 
     def __init__(
@@ -37,11 +38,14 @@ class MonitorClock:
         retry_s: float = 10.0,
         tries: int = 8,
         timeout_s: float = 1.0,
+        first_timeout_s: float = 3.0,
         wall_s: Callable[[], float] = time.time,
         elapsed_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._read, self._wall_s, self._elapsed_s = read, wall_s, elapsed_s
-        self._every_s, self._retry_s, self._tries, self._timeout_s = every_s, retry_s, tries, timeout_s
+        self._every_s, self._retry_s, self._tries = every_s, retry_s, tries
+        # The first answer takes longest: the monitor's process and the connection to it may be new.
+        self._timeout_s, self._first_timeout_s = timeout_s, first_timeout_s
         self._offset: ClockOffset | None = None
         self._due_s: float | None = None
         self._away = False
@@ -61,9 +65,10 @@ class MonitorClock:
         if self._due_s is not None and now_s < self._due_s:
             return
         best = self._measure()
-        self._due_s = self._elapsed_s() + (self._retry_s if best is None else self._every_s)
         if best is not None:
             self._offset = best
+        if self._offset is not None:
+            self._due_s = self._elapsed_s() + (self._retry_s if best is None else self._every_s)
 
     def _measure(self) -> ClockOffset | None:
         best: ClockOffset | None = None
@@ -82,6 +87,6 @@ class MonitorClock:
 
     def _exchange(self) -> ClockOffset:
         asked_at_s, asked_s = self._wall_s(), self._elapsed_s()
-        theirs_s = self._read(self._timeout_s)
+        theirs_s = self._read(self._first_timeout_s if self._offset is None else self._timeout_s)
         half_s = (self._elapsed_s() - asked_s) / 2
         return ClockOffset(offset_ms=1e3 * (theirs_s - asked_at_s - half_s), uncertainty_ms=1e3 * half_s)

@@ -6,6 +6,7 @@ find it, also after Ray has restarted it. What it knew then comes back from the 
 
 import os
 import time
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -209,8 +210,11 @@ class MonitorActor(Monitor):
 
     def __init__(self, job_id: str, world_size: int | None, target: Destination | ReportFolder | None) -> None:
         os.nice(_NICENESS)
-        restarted = ray.get_runtime_context().was_current_actor_reconstructed
-        super().__init__(job_id, world_size, target, follows=bool(restarted))
+        with warnings.catch_warnings():
+            # Ray asks itself in a way that it calls deprecated, and would tell the user.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        super().__init__(job_id, world_size, target, follows=restarted)
 
 
 def start_monitor(job_id: str, world_size: int | None, target: Destination | ReportFolder | None) -> Any:

@@ -80,7 +80,9 @@ def test_samples_reach_the_control_plane_and_the_totals(monitor: Any, listener: 
 
 
 def test_the_monitor_on_this_machine_has_this_machines_clock(monitor: Any, listener: Listener) -> None:
-    sender = telemetry(MonitorLink("job-1"))
+    link = MonitorLink("job-1")
+    assert link.next_attempt(30) == 0, "it is there"
+    sender = telemetry(link)
     sender.record(sample(0))
     sender.close(timeout_s=30)
     assert ray.get(monitor.finish.remote(30))

@@ -112,7 +112,8 @@ def test_without_any_answer_there_is_no_offset() -> None:
         clock.refresh()
     assert clock.offset is None
     assert [entry["offset"] for entry in logs] == ["none is known"]
-    assert world.passed_s == 1.0, "it waits for one answer, not for as many as it wanted"
+    assert world.passed_s == 3.0, "it waits for one answer, not for as many as it wanted"
+    assert measured(clock).uncertainty_ms == pytest.approx(1.0), "and asks again at the next opportunity"
 
 
 def test_an_exchange_that_fails_after_others_does_not_spoil_them() -> None:
