@@ -41,6 +41,15 @@ def struck_node(cluster: Nodes, fault: Fault, submitted: Submitted) -> tuple[int
     return [cluster.testbed.layout.address(number) for number in range(4)].index(address), node_id
 
 
+def await_checkpoint(run_folder: Path, step: int) -> None:
+    """Wait until the checkpoint of this step counts: it is written in the background."""
+    counting = run_folder / "checkpoint_manager_snapshot.json"
+    deadline = time.monotonic() + WAIT_S
+    while not counting.exists() or f"step-{step:08d}-" not in counting.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_node_that_is_lost_costs_no_bit(cluster: Nodes, unstruck: dict[str, torch.Tensor], tmp_path: Path) -> None:
     fault = Fault(kind=Kind.HANG, place="ol_gradient_a2a", rank=1, count=12, marker=tmp_path / "struck")
     submitted = cluster.submit(job([fault], retries={"max": 1}), "node-lost")
@@ -54,21 +63,21 @@ def test_a_node_that_is_lost_costs_no_bit(cluster: Nodes, unstruck: dict[str, to
 def test_ahead_of_a_preemption_the_training_is_saved_and_goes_on_elsewhere(
     cluster: Nodes, unstruck: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    """Without any other checkpoint, and without a retry."""
+    """Without any other checkpoint, and without a retry. The node goes at the deadline, and Ray Train just before it."""
     told = Fault(kind=Kind.WAIT_FOR_NOTICE, place="backward", rank=1, count=12, marker=tmp_path / "told")
-    # Counted in the stretch of steps that begins after the checkpoint. It ends with the node.
+    # Counted in the stretch of steps that begins after the checkpoint. The deadline ends it.
     stays = Fault(kind=Kind.HANG, place="backward", rank=1, count=3, marker=tmp_path / "stays", after=told.marker)
     submitted = cluster.submit(job([told, stays], checkpoint={"every_steps": 100}), "preempted")
     number, node_id = struck_node(cluster, told, submitted)
-    cluster.drain(node_id, deadline_s=60)
+    cluster.drain(node_id, deadline_s=10)
     struck_node(cluster, stays, submitted)
-    cluster.lose(number)
     assert submitted.end() == ExitStatus.SUCCEEDED, submitted.output
     assert "saved ahead of a preemption" in submitted.output
     saved = sorted(path.name for path in (cluster.storage / "preempted").glob("step-*"))
     assert len(saved) == 2
     assert "step-00000012" < saved[0] < "step-00000017"
     assert_same_state(end_state(cluster.storage / "preempted"), unstruck)
+    cluster.lose(number)
     cluster.start(number)
 
 
@@ -103,8 +112,10 @@ def test_a_worker_group_shrinks_when_a_node_goes_and_grows_when_one_comes(
     workers = {"count": {"min": 1, "max": 2}}
     submitted = cluster.submit(job([loses, grows], workers=workers, retries={"max": 1}), "elastic")
     number, _ = struck_node(cluster, loses, submitted)
+    await_checkpoint(cluster.storage / "elastic", 10)
     cluster.lose(number)
     struck_node(cluster, grows, submitted)
+    await_checkpoint(cluster.storage / "elastic", 15)
     cluster.start(3)
     assert submitted.end() == ExitStatus.SUCCEEDED, submitted.output
     cluster.start(number)

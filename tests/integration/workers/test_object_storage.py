@@ -42,5 +42,6 @@ def test_a_run_goes_on_from_a_checkpoint_in_object_storage(
     found = store.get_file_info(fs.FileSelector(f"{root}/stored"))
     saved = sorted(each.base_name for each in found if each.base_name.startswith("step-"))
     assert saved == ["step-00000025-attempt-1", f"step-{STEPS:08d}-attempt-1"]
+    (tmp_path / "end").mkdir()
     fs.copy_files(f"{root}/stored/{saved[-1]}", str(tmp_path / "end"), source_filesystem=store)
     assert_same_state(content(tmp_path / "end"), unstruck)
