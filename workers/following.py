@@ -102,10 +102,11 @@ class Follower:
         trouble, retries = status.trouble, self._job.retries.max
         if trouble is None or trouble.number <= self._trouble:
             return
-        self._trouble = trouble.number
-        # The last one is the failure of the job, which stands at the end of all output.
-        if trouble.number <= retries:
-            again = f"starting again, retry {trouble.number} of {retries}"
+        # The last one is the failure of the job, which stands at the end of all output. Preemptions are no retries, so
+        # beyond those another attempt is sure only when it is there.
+        if trouble.number <= retries or status.attempt > trouble.attempt:
+            self._trouble = trouble.number
+            again = f"starting again, {retries} {'retry' if retries == 1 else 'retries'} at most"
             self._say(f"attempt {trouble.attempt + 1} failed: {trouble.message}; {again}")
 
     def _see_plan(self, status: Status) -> None:

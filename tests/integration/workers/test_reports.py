@@ -68,7 +68,7 @@ def test_a_restart_is_told_of_and_both_attempts_stand_in_the_storage(jobs: Jobs,
     assert status == ExitStatus.SUCCEEDED, output
     (failed,) = [line for line in output.splitlines() if line.startswith("attempt 1 failed: rank 1")]
     assert "ArithmeticError: the head is upset" in failed
-    assert failed.endswith("; starting again, retry 1 of 1")
+    assert failed.endswith("; starting again, 1 retry at most")
     assert output.splitlines().count("attempt 2: from step 5") == 1
     samples = stored(telemetry(jobs, "alone-2"))
     assert {each.step for each in samples if each.attempt == 1} == set(range(5, STEPS))

@@ -75,7 +75,7 @@ def test_a_restart_says_what_failed_and_from_where_it_goes_on() -> None:
     failed = Trouble(1, 0, "rank 1 on node 10.0.0.2: OSError: gone")
     again = status(attempt=1, plan=PLAN, trouble=failed)
     assert screen.lines(status(plan=PLAN, trouble=failed), again) == [
-        "attempt 1 failed: rank 1 on node 10.0.0.2: OSError: gone; starting again, retry 1 of 2"
+        "attempt 1 failed: rank 1 on node 10.0.0.2: OSError: gone; starting again, 2 retries at most"
     ]
     going = status(attempt=1, plan=PLAN, trouble=failed, first_step=500)
     assert screen.lines(going, going) == ["attempt 2: from step 500"]
@@ -83,9 +83,17 @@ def test_a_restart_says_what_failed_and_from_where_it_goes_on() -> None:
 
 def test_the_failure_that_ends_the_job_is_left_to_its_end() -> None:
     screen = Screen()
-    failures = [Trouble(number, number - 1, "rank 0: no") for number in (1, 2, 3)]
-    said = screen.lines(*(status(trouble=failed) for failed in failures))
-    assert [line.rpartition(", ")[2] for line in said] == ["retry 1 of 2", "retry 2 of 2"]
+    failures = [Trouble(number, number - 1, f"rank 0: {number}") for number in (1, 2, 3)]
+    said = screen.lines(*(status(attempt=failed.attempt, trouble=failed) for failed in failures))
+    assert [line.partition(";")[0] for line in said] == ["attempt 1 failed: rank 0: 1", "attempt 2 failed: rank 0: 2"]
+
+
+def test_a_restart_that_is_no_retry_is_told_of_when_it_happens() -> None:
+    """A preempted node, say, beyond all retries."""
+    screen, third = Screen(), Trouble(3, 2, "rank 0: node gone")
+    assert screen.lines(status(attempt=2, trouble=third)) == []
+    said = screen.lines(status(attempt=3, trouble=third), status(attempt=3, trouble=third))
+    assert [line.partition(";")[0] for line in said] == ["attempt 3 failed: rank 0: node gone"]
 
 
 def test_a_run_that_goes_on_from_an_earlier_one_says_so() -> None:
