@@ -48,7 +48,7 @@ def run_rank(config: dict[str, str]) -> Outcome:
 
     from pipeline import UnsupportedModel
     from workers.failures import RankError
-    from workers.training.ending import DivergedError
+    from workers.training.ending import DivergedError, UnusableDataError
     from workers.training.watchdog import Watchdog
 
     job = JobSpec.model_validate_json(config["job"])
@@ -60,7 +60,7 @@ def run_rank(config: dict[str, str]) -> Outcome:
     with Watchdog(job.workers.hang_timeout_s, tell) as watchdog:
         try:
             return Outcome(result=_train(job, config["job_id"], rank, watchdog))
-        except (InvalidJob, UnsupportedModel, DivergedError) as error:
+        except (InvalidJob, UnsupportedModel, DivergedError, UnusableDataError) as error:
             return Outcome(failure=JobFailure(message=f"{error}", traceback=traceback.format_exc()))
         except Exception as error:
             raise RankError.of(error, rank, node, watchdog.where) from error
@@ -94,6 +94,7 @@ def _train(job: JobSpec, job_id: str, rank: int, watchdog: "Watchdog") -> JobRes
         seconds=trained.seconds,
         loss=trained.loss,
         metrics=trained.metrics,
+        bad_rows=trained.bad_rows,
         checkpoint=None,
     )
 

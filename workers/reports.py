@@ -71,7 +71,11 @@ class JobPlan(BaseModel):
 
 
 class JobResult(BaseModel):
-    """What a finished run reached. `metrics` are the held-out metrics by name, e.g. `auc`."""
+    """What a finished run reached. `metrics` are the held-out metrics by name, e.g. `auc`.
+
+    `bad_rows` were left out in the last attempt, counted once by each rank that has read them; null where the source
+    does not count them.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -81,6 +85,7 @@ class JobResult(BaseModel):
     loss: float | None
     metrics: dict[str, float | None]
     checkpoint: str | None
+    bad_rows: int | None = None
 
 
 class JobFailure(BaseModel):

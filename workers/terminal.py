@@ -74,6 +74,8 @@ def show_result(out: Console, job_id: str, result: JobResult, summary: Summary |
     out.print(f"; loss {_number(first_loss, 4)} at first, {_number(result.loss, 4)} at last")
     for name, value in result.metrics.items():
         out.print(f"held-out {name}: {_number(value, 4)}")
+    if result.bad_rows:
+        out.print(f"bad rows left out: {result.bad_rows:,}; the log names the first ones")
     out.print(f"checkpoint: {result.checkpoint}", markup=False)
 
 

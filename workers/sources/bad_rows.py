@@ -13,11 +13,15 @@ log = structlog.get_logger(__name__)
 _WARNED, _NAMED = 5, 3
 
 
-class TooManyBadRows(Exception):  # noqa: N818 - reads as a sentence where it is raised
+class UnusableRows(Exception):  # noqa: N818 - reads as a sentence where it is raised
+    """The rows are such that to read them again would only come to the same end."""
+
+
+class TooManyBadRows(UnusableRows):
     """A rank has read more bad rows than `data.max_bad_rows` allows."""
 
 
-class NoGoodRows(Exception):  # noqa: N818 - reads as a sentence where it is raised
+class NoGoodRows(UnusableRows):
     """Every row of a batch is bad, so there is nothing to train in it."""
 
 

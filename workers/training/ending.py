@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from workers.sources.bad_rows import UnusableRows
+
 Fact = TypeVar("Fact")
 
 
@@ -27,6 +29,10 @@ class DivergedError(Exception):
 
 class DataFailedError(Exception):
     """A source failed while it was read. Every batch that all ranks had before is trained and saved."""
+
+
+class UnusableDataError(Exception):
+    """The rows of some rank cannot be trained, and starting again would not change that. Everything before is saved."""
 
 
 class EndedByPeerError(Exception):
@@ -66,7 +72,15 @@ def _keep(step: int, keep_batch: Callable[[int], str]) -> str:
 
 
 def refuse_failed_data(failure: Exception | None) -> None:
-    """Raise if the source of any rank has failed: `DataFailedError` on that rank, `EndedByPeerError` on the others."""
+    """Raise if the source of any rank has failed.
+
+    `UnusableDataError`, the same on every rank, if that is due to its rows. Otherwise `DataFailedError` on that rank,
+    and `EndedByPeerError` on the others.
+    """
+    reasons = _of_all_ranks(f"{failure}" if isinstance(failure, UnusableRows) else None)
+    unusable = [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason is not None]
+    if unusable:
+        raise UnusableDataError("; ".join(unusable)) from failure
     failed = [rank for rank, has_failed in enumerate(_of_all_ranks(failure is not None)) if has_failed]
     if failure is not None:
         raise DataFailedError(f"reading training data: {type(failure).__name__}: {failure}") from failure

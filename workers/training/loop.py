@@ -48,8 +48,8 @@ def train(
     The steps `skipped` are left out. Ends with the pipeline flushed, the model evaluated and saved.
 
     Raises `InvalidJob` for what only the data or the model can tell, and `pipeline.UnsupportedModel`, before a step.
-    Raises `DivergedError` when a loss is not finite, and `DataFailedError` or `EndedByPeerError` when data cannot be
-    read; with the latter two, everything before is saved.
+    Raises `DivergedError` when a loss is not finite, `UnusableDataError` when rows cannot be trained, and
+    `DataFailedError` or `EndedByPeerError` when data cannot be read. What was trained before the data failed is saved.
     """
     watchdog.enter("opening the data and the model")
     source, unsharded = open_everywhere(job)

@@ -29,9 +29,24 @@ def open_everywhere(job: JobSpec) -> tuple[Source, nn.Module]:
         raise InvalidJob(_name_ranks(by_rank))
     assert opened is not None
     source, model = opened
+    _refuse_other_data(job, source)
     if job.evaluation.every_steps is not None and next(source.holdout(dist.get_rank(), len(by_rank), 1), None) is None:
         raise InvalidJob(["evaluation.every_steps: the data holds out no samples to evaluate on; leave it out"])
     return source, model
+
+
+def _refuse_other_data(job: JobSpec, source: Source) -> None:
+    """Raise `InvalidJob` on every rank if the ranks do not see the same data: some would run out before the others."""
+    world_size = dist.get_world_size()
+    seen = [(source.schema, source.steps(world_size, job.training.batch_size, job.training.epochs))] * world_size
+    dist.all_gather_object(seen, seen[dist.get_rank()])
+    for rank, (schema, steps) in enumerate(seen):
+        if schema != seen[0][0]:
+            raise InvalidJob([f"data: rank {rank} sees other features than rank 0; give all nodes the same files"])
+        if steps != seen[0][1]:
+            raise InvalidJob(
+                [f"data: rank {rank} sees {steps} steps of data, rank 0 {seen[0][1]}; give all nodes the same files"]
+            )
 
 
 def planned_steps(job: JobSpec, source: Source, world_size: int, position: Position) -> int:

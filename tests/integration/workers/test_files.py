@@ -5,12 +5,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+import torch.distributed as dist
 
-from tests.integration.workers.loops import assert_same_state, content, train_case
+from tests.integration.workers.loops import JOB, assert_same_state, content, train_case
 from tests.integration.workers.test_ending import failing_case
 from tests.ranks import RankPool
 from tests.unit.workers.clicks import table
 from tests.unit.workers.test_criteo import line
+from workers.job import InvalidJob, parse_job
+from workers.training.opening import open_everywhere
 
 ROWS, HELD_OUT = 240, 48
 BAD = {5: "label", 100: "label", 130: "age"}
@@ -59,12 +63,30 @@ def test_other_ranks_go_on_within_an_epoch(
 def test_too_many_bad_rows_end_all_ranks(ranks: RankPool, tmp_path: Path, parquet: dict[str, Any]) -> None:
     data = {**parquet, "order": "time", "max_bad_rows": 0}
     first, second = ranks.run(2, failing_case, folder=tmp_path, training={"batch_size": 8}, data=data)
+    assert first == second
     assert first == (
-        "DataFailedError",
-        "reading training data: TooManyBadRows: 1 bad rows, and data.max_bad_rows allows 0 on each worker; mend them, "
+        "UnusableDataError",
+        "rank 0: 1 bad rows, and data.max_bad_rows allows 0 on each worker; mend them, "
         f"or allow more. The last ones: {tmp_path}/clicks/part-0.parquet, row 5: label 'clicked' is 2, not 0 or 1",
     )
-    assert second == ("EndedByPeerError", "the data of rank 0 failed")
+
+
+def other_files_case(device: torch.device, data: dict[str, Any], paths: list[str]) -> list[str]:
+    """What ends the opening of data that lies at another path on each rank."""
+    job = parse_job({**JOB, "data": {**data, "path": paths[dist.get_rank()]}})
+    with pytest.raises(InvalidJob) as caught:
+        open_everywhere(job)
+    return caught.value.problems
+
+
+def test_ranks_that_see_other_files_are_told_apart(ranks: RankPool, tmp_path: Path, parquet: dict[str, Any]) -> None:
+    (tmp_path / "fewer").mkdir()
+    for part in ("part-0.parquet", "part-80.parquet"):
+        (tmp_path / "fewer" / part).symlink_to(tmp_path / "clicks" / part)
+    paths = [parquet["path"], str(tmp_path / "fewer")]
+    problems = ranks.run(2, other_files_case, data=parquet, paths=paths)
+    assert problems[0] == problems[1]
+    assert problems[0] == ["data: rank 1 sees 8 steps of data, rank 0 12; give all nodes the same files"]
 
 
 def test_lines_in_the_format_of_criteo(ranks: RankPool, tmp_path: Path) -> None:

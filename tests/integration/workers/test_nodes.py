@@ -63,7 +63,7 @@ def test_a_node_that_is_lost_costs_no_bit(cluster: Nodes, unstruck: dict[str, to
 def test_ahead_of_a_preemption_the_training_is_saved_and_goes_on_elsewhere(
     cluster: Nodes, unstruck: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    """Without any other checkpoint, and without a retry. The node goes at the deadline, and Ray Train just before it."""
+    """Without any other checkpoint, and without a retry. At the deadline Ray Train moves the group."""
     told = Fault(kind=Kind.WAIT_FOR_NOTICE, place="backward", rank=1, count=12, marker=tmp_path / "told")
     # Counted in the stretch of steps that begins after the checkpoint. The deadline ends it.
     stays = Fault(kind=Kind.HANG, place="backward", rank=1, count=3, marker=tmp_path / "stays", after=told.marker)

@@ -12,7 +12,7 @@ from workers.reports import JobPlan, JobResult, ShardedTable
 from workers.telemetry.tally import Tally
 
 PLAN = JobPlan(steps=20, world_size=2, prioritized={}, not_prioritized={})
-RESULT = JobResult(steps=20, samples=320, seconds=1.0, loss=0.25, metrics={"auc": None}, checkpoint="/runs/[1]")
+RESULT = JobResult(steps=20, samples=320, seconds=1.0, loss=0.25, metrics={"auc": None}, checkpoint="/runs/[1]", bad_rows=3)
 
 
 def test_a_step_counts_as_done_when_every_rank_has_reported_it() -> None:
@@ -167,4 +167,5 @@ def test_the_table_shows_means_per_rank_step() -> None:
     assert "20 steps, 320 samples in 1.0 s; loss 0.5000 at first, 0.2500 at last" in text
     assert "id overlap: 25.0 %" in text
     assert "held-out auc: -" in text
+    assert "bad rows left out: 3; the log names the first ones" in text
     assert "checkpoint: /runs/[1]" in text

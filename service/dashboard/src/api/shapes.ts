@@ -50,6 +50,7 @@ export interface JobResult {
   seconds: number;
   loss: number | null;
   metrics: Record<string, number | null>;
+  bad_rows: number | null;
   checkpoint: string | null;
 }
 

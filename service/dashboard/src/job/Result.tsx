@@ -26,6 +26,14 @@ export function Result({ result }: { result: JobResult }) {
           {integer(result.samples)} samples in {duration(result.seconds)}
         </dd>
       </div>
+      {result.bad_rows !== null && (
+        <div>
+          <dt>bad rows left out</dt>
+          <dd>
+            <Value field="result.bad_rows" value={result.bad_rows} text={integer(result.bad_rows)} />
+          </dd>
+        </div>
+      )}
       {result.checkpoint && (
         <div>
           <dt>checkpoint</dt>
