@@ -1,11 +1,16 @@
 """What a failed run tells its user."""
 
+import re
 import traceback
 from typing import Self
 
 from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
 from workers.reports import JobFailure
+
+# In what Ray writes about an actor, and about a worker of a group.
+_NODE = re.compile(r"(?:^\s*ip: |node_ip=')([^\s']+)", re.MULTILINE)
+_DEATH = re.compile(r"The actor (?:is dead|died) because [^.\n]+\.")
 
 
 class RankError(Exception):
@@ -40,7 +45,16 @@ def describe(error: TrainingFailedError) -> JobFailure:
     found = failures[first]
     if isinstance(found, RankError):
         return JobFailure(message=f"{found}{also}", traceback=found.stack)
-    return JobFailure(message=f"rank {first}: {_one_line(found)}{also}", traceback=str(error))
+    return JobFailure(message=f"{_named(first, found)}{also}", traceback=str(error))
+
+
+def _named(rank: int, error: Exception) -> str:
+    """What Ray says about a rank that could say nothing itself: its node, and in one line what became of it."""
+    said = str(error)
+    node = _NODE.search(said)
+    death = _DEATH.search(said)
+    what = f"{type(error).__name__}: {death[0]}" if death else _one_line(error)
+    return f"rank {rank}{f' on node {node[1]}' if node else ''}: {what}"
 
 
 def _lost_a_peer(error: BaseException) -> bool:

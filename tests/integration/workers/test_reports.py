@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import ray
 
+from benchmarks.faults.injection import Fault, Kind
 from tests.integration.workers.conftest import Jobs, Listener
+from tests.integration.workers.struck import job
 from tests.integration.workers.test_train import JOB, STEPS
 from workers.reports import WARMUP_STEPS, RunRecord, StepSample
 from workers.run import ExitStatus
@@ -74,6 +76,17 @@ def test_a_restart_is_told_of_and_both_attempts_stand_in_the_storage(jobs: Jobs,
     assert {each.step for each in samples if each.attempt == 1} == set(range(5, STEPS))
     assert {each.step for each in samples if each.attempt == 0} >= set(range(5))
     assert record(telemetry(jobs, "alone-2")).plan.attempt == 1  # type: ignore[union-attr]
+
+
+def test_a_worker_that_is_killed_is_told_of_with_its_node(jobs: Jobs, tmp_path: Path) -> None:
+    fault = Fault(kind=Kind.KILL, place="backward", rank=1, count=3, marker=tmp_path / "struck")
+    status, output = jobs.run(job([fault], retries={"max": 1}), "alone-5")
+    assert status == ExitStatus.SUCCEEDED, output
+    (failed,) = [line for line in output.splitlines() if line.startswith("attempt 1 failed: ")]
+    # Ray may hear from the rank that lost its peer before it sees that the other one is dead.
+    assert re.match(r"attempt 1 failed: rank [01] on node [\d.]+[:,] .+; starting again, 1 retry at most", failed), (
+        failed
+    )
 
 
 def test_a_failure_stands_in_the_storage(jobs: Jobs, tmp_path: Path) -> None:

@@ -31,6 +31,32 @@ def test_a_rank_that_another_one_ended_is_not_named_first() -> None:
     assert failure.message == "rank 1: DataFailedError: disk gone (also failed: rank 0)"
 
 
+DEATH = """A worker health check failed.
+Worker info: Worker(
+  actor=Actor(RayTrainWorker, 0a),
+  metadata=ActorMetadata(
+    hostname='one',
+    node_id='0b',
+    node_ip='10.0.0.7',
+    pid=7,
+  ),
+)
+The actor died unexpectedly before finishing this task.
+\tclass_name: RayTrainWorker
+\tpid: 7
+\tip: 10.0.0.7
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: ..."""
+
+
+def test_a_rank_whose_process_died_is_named_with_its_node() -> None:
+    failure = describe(WorkerGroupError(TRACEBACK, {1: OSError(DEATH)}))
+    assert failure.message == "rank 1 on node 10.0.0.7: OSError: The actor is dead because its worker process has died."
+    failure = describe(
+        WorkerGroupError(TRACEBACK, {1: OSError(DEATH.rpartition("The actor is")[0].replace("node_ip", ""))})
+    )
+    assert failure.message == "rank 1 on node 10.0.0.7: OSError: A worker health check failed."
+
+
 def rank_error(rank: int, error: Exception) -> RankError:
     """As a rank raises it and Ray carries it to the driver."""
     try:
