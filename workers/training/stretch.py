@@ -68,7 +68,7 @@ class Run:
 
     def _stretch(self, start: Position) -> tuple[Position, bool]:
         """Train until the data end, or a node is about to go. Says where that is, and whether it is the latter."""
-        position = start
+        position, noticed = start, False
         with ReadAhead(self._samples(start)) as samples:
             batches = BatchFeed(
                 samples,
@@ -81,7 +81,8 @@ class Run:
                 self.watchdog.enter("training")
                 before, position = position, self._trained(position, batches.trained())
                 self.progress.add(position.steps - 1, output[0], batches.take_wait_ms())
-                if self.progress.diverged_at is not None or self.checkpoints.urgent:
+                noticed = noticed or self.checkpoints.urgent
+                if noticed or self.progress.diverged_at is not None:
                     batches.end()
                 position, final = self._between_steps(start, before, position)
                 if final:
@@ -91,7 +92,7 @@ class Run:
             self.save(position, {})
             self.checkpoints.finish()
         refuse_failed_data(batches.failure)
-        return position, any_of_all_ranks(self.checkpoints.urgent)
+        return position, any_of_all_ranks(noticed)
 
     def _between_steps(self, start: Position, before: Position, position: Position) -> tuple[Position, bool]:
         """Evaluate and save, where it is time to. Says whether the training ends here."""

@@ -91,6 +91,13 @@ def test_a_notice_of_a_preemption_saves_once_and_changes_nothing(
     assert_same_state(*(content(tmp_path / name / "step-25") for name in ("told", "untold")))
 
 
+def test_a_notice_just_before_a_checkpoint_does_not_end_the_training(ranks: RankPool, tmp_path: Path) -> None:
+    """The checkpoint that was due anyway answers the notice of one rank before the others have heard of it."""
+    answers = ranks.run(2, train_case, folder=tmp_path, training={}, every=6, notice={1: 5})
+    for answer in answers:
+        assert [each.step for each in answer["samples"]] == list(range(25))
+
+
 class PlainRanker(nn.Module):
     """Somebody's own module, which knows the names in the checkpoint and nothing of where it comes from."""
 
