@@ -38,15 +38,14 @@ async def test_a_sample_comes_back_as_it_was_sent(plane: Plane) -> None:
 async def test_delivering_twice_changes_nothing(plane: Plane) -> None:
     job_id = await plane.started()
     batch = [sample(step, rank) for step in range(3) for rank in range(2)]
-    plan = {"steps": 9, "world_size": 2, "prioritized": {"ebc": "row_wise"}, "not_prioritized": {}}
-    plan |= {"sharding": [], "attempt": 0}
-    await plane.report(job_id, *batch, dropped=4, plan=plan)
+    made = plan(2, 0) | {"prioritized": {"ebc": "row_wise"}, "sharding": []}
+    await plane.report(job_id, *batch, dropped=4, plan=made)
     once = (await plane.job(job_id), (await plane.http.get(f"/v1/jobs/{job_id}/overlap")).json())
-    await plane.report(job_id, *batch, dropped=4, plan=plan)
+    await plane.report(job_id, *batch, dropped=4, plan=made)
     await plane.report(job_id, *batch[:2], dropped=1)
     assert (await plane.job(job_id), (await plane.http.get(f"/v1/jobs/{job_id}/overlap")).json()) == once
     assert once[0]["dropped_samples"] == 4
-    assert once[0]["plan"] == plan
+    assert once[0]["plan"] == made
 
 
 async def test_a_late_sample_of_an_older_attempt_replaces_nothing(plane: Plane) -> None:
@@ -60,7 +59,8 @@ async def test_a_late_sample_of_an_older_attempt_replaces_nothing(plane: Plane) 
 
 async def test_result(plane: Plane) -> None:
     job_id = await plane.started()
-    result = {"steps": 3, "samples": 9, "seconds": 1.5, "loss": None, "metrics": {"auc": 0.7}, "checkpoint": None}
+    result = {"steps": 3, "samples": 9, "seconds": 1.5, "loss": None, "metrics": {"auc": 0.7}}
+    result |= {"checkpoint": None, "bad_rows": 3}
     await plane.report(job_id, result=result)
     assert (await plane.job(job_id))["result"] == result
 

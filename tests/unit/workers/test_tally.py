@@ -12,7 +12,9 @@ from workers.reports import JobPlan, JobResult, ShardedTable
 from workers.telemetry.tally import Tally
 
 PLAN = JobPlan(steps=20, world_size=2, prioritized={}, not_prioritized={})
-RESULT = JobResult(steps=20, samples=320, seconds=1.0, loss=0.25, metrics={"auc": None}, checkpoint="/runs/[1]", bad_rows=3)
+RESULT = JobResult(
+    steps=20, samples=320, seconds=1.0, loss=0.25, metrics={"auc": None}, checkpoint="/runs/[1]", bad_rows=3
+)
 
 
 def test_a_step_counts_as_done_when_every_rank_has_reported_it() -> None:
