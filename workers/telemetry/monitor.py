@@ -140,7 +140,6 @@ class Monitor:
             incarnation=self._incarnation,
             last_attempt=self._last_attempt,
             plan=self._plan,
-            world_sizes=dict(self._world_sizes),
             tally=self._tally.snapshot(),
             accounts=self._outbox.accounts(),
             given_up=self._outbox.given_up,
@@ -153,7 +152,6 @@ class Monitor:
             self._outbox.recall({}, 0)
             return
         self._remembered.add(memory.incarnation)
-        self._world_sizes = {**memory.world_sizes, **self._world_sizes}
         self._last_attempt = max(self._last_attempt, memory.last_attempt)
         self._trouble = _later(memory.trouble, self._trouble)
         self._tally.recall(memory.tally)

@@ -26,7 +26,6 @@ class Memory:
     incarnation: str
     last_attempt: int
     plan: JobPlan | None
-    world_sizes: dict[int, int]
     tally: Tally
     accounts: dict[tuple[int, int], Account]
     given_up: int

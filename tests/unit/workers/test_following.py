@@ -17,7 +17,7 @@ from workers.telemetry.tally import Progress, Tally
 
 JOB = parse_job({"name": "tiny", "workers": {"count": 2}, "retries": {"max": 2}})
 PLAN = JobPlan(steps=1000, world_size=2, prioritized={"embeddings": "row_wise"}, not_prioritized={})
-MEMORY = Memory("one", 0, None, {}, Tally(), Outbox().accounts(), 0, None)
+MEMORY = Memory("one", 0, None, Tally(), Outbox().accounts(), 0, None)
 
 
 def progress(step: int, attempt: int = 0) -> Progress:

@@ -197,7 +197,7 @@ def test_without_a_control_plane_the_reports_go_into_the_storage(tmp_path: Path)
         monitor = Monitor("job-1", 1, ReportFolder(str(tmp_path), "job-1"))
         await monitor.announce(PLAN)
         await monitor.ingest(batch(0, recorded=2))
-        settled = await monitor.conclude(None, RESULT, 30)
+        settled = await monitor.conclude(None, RESULT, 5)
         assert (settled.delivered, settled.dropped) == (True, 1)
 
     asyncio.run(run())
