@@ -121,6 +121,8 @@ def _train_passing_over(
                 raise
             skipped.add(error.step)
             log.warning("leaving out a step", step=error.step, skipped=len(skipped), error=str(error))
+            # So that all ranks find the same one when they start again.
+            checkpoints.finish()
         finally:
             telemetry.close(timeout_s=5.0)
 

@@ -113,7 +113,7 @@ class ReportBatch(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """What `run.json` says of a run whose reports no control plane keeps.
+    """What `_run.json` says of a run whose reports no control plane keeps.
 
     `dropped` counts the samples that stand in no Parquet part.
     """

@@ -14,11 +14,12 @@ from tests.e2e.running import JOB_S, REPO, START_S, Json, Quickstart, Rest, proc
 
 @dataclass(frozen=True)
 class Trained:
-    """The service, up, with one finished job."""
+    """The service, up, with one finished job; `home` is its folder."""
 
     rest: Rest
     spec: Json
     job_id: str
+    home: Path
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +44,7 @@ def trained(small_job: Json, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         job = rest.wait(job_id, "succeeded", "failed", "stopped", "lost")
         assert job["state"] == "succeeded", f"{job}\n{quickstart.text}"
         quickstart.line("The service stays up", JOB_S)
-        yield Trained(rest, small_job, job_id)
+        yield Trained(rest, small_job, job_id, home)
         assert quickstart.stop() == 0, quickstart.text
         assert processes_of(home) == []
     finally:

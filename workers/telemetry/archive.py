@@ -2,7 +2,8 @@
 
 Step samples become Parquet files in the folder `telemetry` beside the checkpoints: one row for each rank and step, in
 parts that are written while the job runs, so that whatever is killed costs the last part at most. Plan, result and
-failure stand in `run.json`. A step that was done again after a restart has a row for each `attempt`.
+failure stand in `_run.json`, which readers that take the folder for one table pass over. A step that was done again
+after a restart has a row for each `attempt`.
 """
 
 import asyncio
@@ -116,8 +117,8 @@ class Writer:
         self._parts += 1
 
     def write_record(self, record: RunRecord) -> None:
-        """Write or replace `run.json`."""
-        self._write("run.json", record.model_dump_json(indent=2).encode())
+        """Write or replace `_run.json`."""
+        self._write("_run.json", record.model_dump_json(indent=2).encode())
 
     def _write(self, name: str, content: Any) -> None:
         if self._storage is None:

@@ -6,6 +6,7 @@ leaves the one before it in force.
 """
 
 import re
+import shutil
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -65,6 +66,7 @@ class RayCheckpoints:
         # The thread's own group, since the order of its collectives against those of training is a matter of chance.
         self._group = dist.new_group(backend="gloo", timeout=timeout)
         self._staging = Staging()
+        self._scratch = _scratch_prefix()
         self._folders: set[str] = set()
         self._answered: object = None
 
@@ -89,7 +91,7 @@ class RayCheckpoints:
         # The copy that the last checkpoint is written from is about to be overwritten.
         self.finish()
         state = self._staging.copy(state_of(model, position))
-        folder = tempfile.mkdtemp(prefix="overlane-checkpoint-")
+        folder = tempfile.mkdtemp(prefix=self._scratch)
 
         def write_and_upload(part: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
             write(state, Path(part.path), self._group)
@@ -133,3 +135,12 @@ class RayCheckpoints:
             if _FOLDER.fullmatch(entry.base_name) and entry.base_name not in counting:
                 log.info("removing an unfinished checkpoint", folder=entry.path)
                 storage.storage_filesystem.delete_dir(entry.path)
+
+
+def _scratch_prefix() -> str:
+    """What the folders begin with in which this rank writes its parts. Removes those that crashes have left here."""
+    context = ray.train.get_context()
+    prefix = f"overlane-checkpoint-{context.get_experiment_name()}-rank-{context.get_world_rank()}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return prefix

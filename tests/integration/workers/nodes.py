@@ -24,7 +24,7 @@ _IMPATIENT = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "15",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "8",
 }
 
 

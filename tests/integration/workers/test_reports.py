@@ -38,7 +38,7 @@ def stored(folder: Path) -> list[StepSample]:
 
 
 def record(folder: Path) -> RunRecord:
-    return RunRecord.model_validate_json((folder / "run.json").read_bytes())
+    return RunRecord.model_validate_json((folder / "_run.json").read_bytes())
 
 
 def fragile(marker: Path, calls: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def stored(folder: Path) -> list[StepSample]:
 
 
 def record(folder: Path) -> RunRecord:
-    return RunRecord.model_validate_json((folder / "job-1" / "telemetry" / "run.json").read_bytes())
+    return RunRecord.model_validate_json((folder / "job-1" / "telemetry" / "_run.json").read_bytes())
 
 
 def archive(folder: Path, outbox: Outbox) -> Archive:
@@ -169,7 +169,7 @@ def test_an_object_store_takes_parts_and_record(monkeypatch: pytest.MonkeyPatch)
             outbox.add(report)
             asyncio.run(Archive(outbox, ReportFolder(storage, "job-1")).drain())
         found = store.get_file_info(fs.FileSelector("reports/runs/job-1/telemetry"))
-        run, (part,) = "run.json", [each.base_name for each in found if each.base_name != "run.json"]
+        run, (part,) = "_run.json", [each.base_name for each in found if each.base_name != "_run.json"]
         read = pq.read_table(f"reports/runs/job-1/telemetry/{part}", filesystem=store, schema=SCHEMA)
         assert [StepSample.model_validate(row) for row in read.to_pylist()] == [FULL, EMPTY]
         with store.open_input_stream(f"reports/runs/job-1/telemetry/{run}") as stream:

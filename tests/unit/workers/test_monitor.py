@@ -203,7 +203,7 @@ def test_without_a_control_plane_the_reports_go_into_the_storage(tmp_path: Path)
     asyncio.run(run())
     folder = tmp_path / "job-1" / "telemetry"
     assert len(list(folder.glob("steps-*.parquet"))) == 1
-    record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
+    record = RunRecord.model_validate_json((folder / "_run.json").read_bytes())
     assert record == RunRecord(job_id="job-1", plan=PLAN, result=RESULT, dropped=1)
 
 
