@@ -129,7 +129,7 @@ def _blocks(config: dict[str, str]) -> tuple[list[tuple[float, float]], int, flo
         [to_batch(each, source.schema) for each in islice(source.train_batches(rank, RANKS, 1024, 1, 0), 40)]
     )
     pipe: Any = TrainPipeline(model.module, model.dense_optimizer, torch.device("cpu"))
-    checkpoints = RayCheckpoints(0, timedelta(seconds=600))
+    checkpoints = RayCheckpoints(0, timedelta(seconds=600), 600.0)
     steps, stalls = 0, []
 
     def block(saves: bool) -> float:

@@ -126,10 +126,14 @@ class TrainingSpec(Spec):
 
 
 class CheckpointSpec(Spec):
-    """When to write a checkpoint (also at the end of every run) and how many to keep."""
+    """When to write a checkpoint (also at the end of every run) and how many to keep.
+
+    One that a worker has not written after `timeout_s` counts as a failure of that worker.
+    """
 
     every_steps: int | None = Field(default=None, ge=1)
     keep: int = Field(default=2, ge=1)
+    timeout_s: float = Field(default=3600, ge=1)
 
 
 class EarlyStoppingSpec(Spec):

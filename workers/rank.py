@@ -111,7 +111,7 @@ def _train_passing_over(
     skipped: set[int] = set()
     while True:
         attempt = _agree_on_attempt(link, rank)
-        checkpoints = RayCheckpoints(attempt, collective_timeout(job))
+        checkpoints = RayCheckpoints(attempt, collective_timeout(job), job.checkpoint.timeout_s)
         telemetry = Telemetry(link, rank, attempt)
         telemetry.start()
         try:

@@ -23,6 +23,7 @@ from benchmarks.results import Figure, Result
 from pipeline.schedules import PRIORITIZED
 
 RUNS = int(os.environ.get("OVERLANE_FAULT_RUNS", "100"))
+FIRST_SEED = int(os.environ.get("OVERLANE_FAULT_FIRST_SEED", "0"))
 STEPS, EVERY, RANKS = 30, 5, 2
 # How often each kind comes, of 20.
 _KINDS = {
@@ -34,6 +35,7 @@ _KINDS = {
     Kind.KILL_DRIVER: 2,
 }
 _HANG_TIMEOUT_S = 4
+_WRITE_TIMEOUT_S = 10
 _RUN_TIMEOUT_S = 300
 
 
@@ -49,7 +51,7 @@ def job(name: str, faults: list[Fault]) -> dict[str, Any]:
         },
         "training": {"batch_size": 32},
         "workers": {"count": RANKS, "hang_timeout_s": _HANG_TIMEOUT_S},
-        "checkpoint": {"every_steps": EVERY},
+        "checkpoint": {"every_steps": EVERY, "timeout_s": _WRITE_TIMEOUT_S},
         "retries": {"max": 3},
     }
 
@@ -71,7 +73,7 @@ def run() -> Result:
     with tempfile.TemporaryDirectory(prefix="ovl-", dir="/tmp") as name, own_ray(Path(name) / "ray") as address:
         folder = Path(name)
         expected = _end_state(Submission(address, folder, "run-without", []).run())
-        outcomes = [_outcome(seed, folder, address, expected) for seed in range(RUNS)]
+        outcomes = [_outcome(seed, folder, address, expected) for seed in range(FIRST_SEED, FIRST_SEED + RUNS)]
     for each in outcomes:
         sys.stdout.write(f"{each}\n")
     good = [each for each in outcomes if each.equal and each.struck]
@@ -126,7 +128,7 @@ def _outcome(seed: int, folder: Path, address: str, expected: dict[str, torch.Te
     except subprocess.TimeoutExpired:
         why = f"not at its end after {_RUN_TIMEOUT_S} s"
     outcome = Outcome(fault, fault.marker.exists(), equal, submissions, why)
-    sys.stderr.write(f"[{seed + 1}/{RUNS}] {outcome}\n")
+    sys.stderr.write(f"[{seed - FIRST_SEED + 1}/{RUNS}] {outcome}\n")
     return outcome
 
 

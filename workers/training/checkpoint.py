@@ -8,6 +8,7 @@ leaves the one before it in force.
 import re
 import shutil
 import tempfile
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +29,10 @@ from workers.training.state import archive_of, read_state, state_of, write
 log = structlog.get_logger(__name__)
 
 _FOLDER = re.compile(r"step-\d{8,}-attempt-\d+(-\d+)?")
+
+
+class CheckpointTimeoutError(Exception):
+    """A rank cannot write its part of a checkpoint, and does not hear why."""
 
 
 class Checkpoints(Protocol):
@@ -61,10 +66,13 @@ class Checkpoints(Protocol):
 class RayCheckpoints:
     """Checkpoints in the storage of a Ray Train run, written by a thread of Ray's while training goes on."""
 
-    def __init__(self, attempt: int, timeout: timedelta) -> None:
-        self._attempt = attempt
+    def __init__(self, attempt: int, collectives: timedelta, write_timeout_s: float) -> None:
+        """`collectives` is how long a rank waits for others while it writes, `write_timeout_s` how long for itself."""
+        self._attempt, self._write_timeout_s = attempt, write_timeout_s
         # The thread's own group, since the order of its collectives against those of training is a matter of chance.
-        self._group = dist.new_group(backend="gloo", timeout=timeout)
+        self._group = dist.new_group(backend="gloo", timeout=collectives)
+        self._written = threading.Event()
+        self._written.set()
         self._staging = Staging()
         self._scratch = _scratch_prefix()
         self._folders: set[str] = set()
@@ -91,11 +99,13 @@ class RayCheckpoints:
         # The copy that the last checkpoint is written from is about to be overwritten.
         self.finish()
         state = self._staging.copy(state_of(model, position))
+        written = self._written = threading.Event()
         folder = tempfile.mkdtemp(prefix=self._scratch)
 
         def write_and_upload(part: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
             write(state, Path(part.path), self._group)
             stored: ray.train.Checkpoint = get_train_context().get_storage().persist_current_checkpoint(part, name)
+            written.set()
             return stored
 
         ray.train.report(
@@ -107,7 +117,11 @@ class RayCheckpoints:
         )
 
     def finish(self) -> None:
-        """See `Checkpoints`."""
+        """See `Checkpoints`. Raises `CheckpointTimeoutError` if this rank cannot write its part: storage may hang."""
+        if not self._written.wait(self._write_timeout_s):
+            raise CheckpointTimeoutError(
+                f"a checkpoint is not written after checkpoint.timeout_s={self._write_timeout_s:g}; look at the storage"
+            )
         ray.train.get_all_reported_checkpoints(consistency_mode=CheckpointConsistencyMode.COMMITTED)
 
     def keep_batch(self, samples: Samples, name: str) -> str:

@@ -14,8 +14,16 @@ from typing import Protocol, Self
 
 from pipeline.executor import Running
 
-# Code in which a rank waits for others: that they are late is not its own fault.
-_WAITING = ("torch.distributed", "torch.futures", "torchrec.distributed", "pipeline.runtime", "ray.")
+# Code in which a rank waits for others: that they are late is not its own fault. For its checkpoint to be written it
+# waits with a limit of its own.
+_WAITING = (
+    "torch.distributed",
+    "torch.futures",
+    "torchrec.distributed",
+    "pipeline.runtime",
+    "ray.",
+    "workers.training.checkpoint",
+)
 
 
 class HungError(Exception):
@@ -108,4 +116,11 @@ class Watchdog:
 
 
 def _waits_for_others(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith(_WAITING)
+    # Whoever waits with the means of `threading` is meant, and not these.
+    while _module(frame) == "threading" and frame.f_back is not None:
+        frame = frame.f_back
+    return _module(frame).startswith(_WAITING)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))

@@ -1,5 +1,6 @@
 """The watchdog tells a rank that hangs from one that moves, and from one that waits for others."""
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,6 +95,25 @@ def test_a_rank_that_waits_for_others_is_not_to_blame(module: str) -> None:
     assert _waits_for_others(frame)
     scope["__name__"] = "somebody.model"
     assert not _waits_for_others(scope["wait"]())  # type: ignore[operator]
+
+
+def test_whoever_waits_for_an_event_is_judged_and_not_the_event() -> None:
+    frames = {}
+    reached, over = threading.Event(), threading.Event()
+    scope: dict[str, object] = {"reached": reached, "over": over}
+    exec("def wait():\n    reached.set()\n    over.wait()", scope)
+    for module in ("workers.training.checkpoint", "somebody.model"):
+        scope["__name__"] = module
+        reached.clear()
+        over.clear()
+        thread = threading.Thread(target=scope["wait"])  # type: ignore[arg-type]
+        thread.start()
+        reached.wait()
+        assert thread.ident is not None
+        frames[module] = _waits_for_others(sys._current_frames()[thread.ident])
+        over.set()
+        thread.join()
+    assert frames == {"workers.training.checkpoint": True, "somebody.model": False}
 
 
 def test_its_own_thread_looks_and_tells_once() -> None:
