@@ -44,7 +44,7 @@ def test_a_worker_that_hangs_is_named_with_its_stage_and_its_stack(
     failure = listener.only("failure")
     assert failure.message.startswith("rank 1 on node ")
     assert ", at stage forward of step 6: HungError: no progress for 3 s" in failure.message
-    assert failure.traceback.count("in strike") == 1
+    assert failure.traceback.count("in struck_run") == 1
 
 
 def test_a_driver_that_is_killed_goes_on_when_its_job_is_submitted_again(

@@ -109,7 +109,7 @@ def test_a_worker_group_shrinks_when_a_node_goes_and_grows_when_one_comes(
     loses = Fault(kind=Kind.HANG, place="backward", rank=1, count=12, marker=tmp_path / "loses")
     # In the attempt with one worker; it ends when the group grows.
     grows = Fault(kind=Kind.HANG, place="backward", rank=0, count=7, marker=tmp_path / "grows", after=loses.marker)
-    workers = {"count": {"min": 1, "max": 2}}
+    workers = {"count": {"min": 1, "max": 2, "resize_every_s": 2}}
     submitted = cluster.submit(job([loses, grows], workers=workers, retries={"max": 1}), "elastic")
     number, _ = struck_node(cluster, loses, submitted)
     await_checkpoint(cluster.storage / "elastic", 10)
