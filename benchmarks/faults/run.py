@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from benchmarks.faults.injection import UPLOAD, WRITE, Fault, Kind
 from benchmarks.results import Figure, Result
 from pipeline.schedules import PRIORITIZED
+from workers.training.state import tensors_in
 
 RUNS = int(os.environ.get("OVERLANE_FAULT_RUNS", "100"))
 FIRST_SEED = int(os.environ.get("OVERLANE_FAULT_FIRST_SEED", "0"))
@@ -72,7 +70,7 @@ def run() -> Result:
     """Run them all and compare the state at the end with that of a run without faults, bit by bit."""
     with tempfile.TemporaryDirectory(prefix="ovl-", dir="/tmp") as name, own_ray(Path(name) / "ray") as address:
         folder = Path(name)
-        expected = _end_state(Submission(address, folder, "run-without", []).run())
+        expected = tensors_in(Submission(address, folder, "run-without", []).run())
         outcomes = [_outcome(seed, folder, address, expected) for seed in range(FIRST_SEED, FIRST_SEED + RUNS)]
     for each in outcomes:
         sys.stdout.write(f"{each}\n")
@@ -122,7 +120,7 @@ def _outcome(seed: int, folder: Path, address: str, expected: dict[str, torch.Te
         if found is None:
             why = submission.last_words()
         else:
-            state = _end_state(found)
+            state = tensors_in(found)
             different = [name for name in expected if not torch.equal(expected[name], state[name])]
             equal, why = not different, ", ".join(different)
     except subprocess.TimeoutExpired:
@@ -176,18 +174,6 @@ class Submission:
     @property
     def _log(self) -> Path:
         return self.folder / f"{self.job_id}.log"
-
-
-def _end_state(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint, whole, by name."""
-    reader = FileSystemReader(folder)
-    tensors: dict[str, torch.Tensor] = {
-        name: torch.empty(stored.size, dtype=stored.properties.dtype)
-        for name, stored in reader.read_metadata().state_dict_metadata.items()
-        if isinstance(stored, TensorStorageMetadata)
-    }
-    load(tensors, storage_reader=reader, no_dist=True)
-    return tensors
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from pipeline import TrainPipeline
 from workers.job import JobSpec
 from workers.reports import JobPlan
+from workers.sources.bad_rows import BadRows
 from workers.telemetry.sender import Telemetry
 from workers.training.checkpoint import Checkpoints
 from workers.training.opening import open_everywhere, planned_steps
@@ -71,7 +72,7 @@ def train(
         progress.tell()
     seconds = time.perf_counter() - start
     metrics = run.evaluate()
-    bad_rows: int | None = getattr(source, "bad_rows", None)
+    bad_rows = source.bad_rows if isinstance(source, BadRows) else None
     samples, losses, bad = _sum_over_ranks(progress.samples, progress.loss, bad_rows or 0, device=device)
     loss = finite(losses / dist.get_world_size())
     run.save(position, {"loss": loss, **metrics})

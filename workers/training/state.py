@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -46,6 +47,18 @@ def read_state(model: ShardedModel, folder: Path) -> Position:
     model.load(state)
     _set_random_states({name: state[name] for name in randoms})
     return Position(**{name: state[f"position.{name}"] for name in asdict(Position())})
+
+
+def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, whole, by name; read by one process, without a model or a process group."""
+    reader = FileSystemReader(folder)
+    tensors: dict[str, torch.Tensor] = {
+        name: torch.empty(stored.size, dtype=stored.properties.dtype)
+        for name, stored in reader.read_metadata().state_dict_metadata.items()
+        if isinstance(stored, TensorStorageMetadata)
+    }
+    load(tensors, storage_reader=reader, no_dist=True)
+    return tensors
 
 
 def archive_of(samples: Samples) -> bytes:

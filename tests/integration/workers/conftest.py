@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.integration.workers.loops import content, train_case
+from tests.integration.workers.loops import train_case
 from tests.integration.workers.struck import DATA, MODEL, STEPS
 from tests.ranks import RankPool
 from workers.reports import ReportBatch, StepSample
+from workers.training.state import tensors_in
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "a-secret-of-this-job"
@@ -156,4 +157,4 @@ def unstruck(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dict[
     data = {"source": "synthetic", "params": DATA}
     training = {"batch_size": 32, "epochs": 1}
     ranks.run(2, train_case, folder=folder, training=training, model={"params": MODEL}, data=data)
-    return content(folder / f"step-{STEPS}")
+    return tensors_in(folder / f"step-{STEPS}")

@@ -6,9 +6,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from workers.job import parse_job
 from workers.models import build_model
@@ -157,18 +154,6 @@ def train_case(
 
 def _hung(error: Exception, where: str) -> None:
     raise AssertionError(f"hung at {where}") from error
-
-
-def content(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint, whole, by name; read by one process without a model."""
-    reader = FileSystemReader(folder)
-    tensors: dict[str, torch.Tensor] = {
-        name: torch.empty(stored.size, dtype=stored.properties.dtype)
-        for name, stored in reader.read_metadata().state_dict_metadata.items()
-        if isinstance(stored, TensorStorageMetadata)
-    }
-    load(tensors, storage_reader=reader, no_dist=True)
-    return tensors
 
 
 def rewrite_case(device: torch.device, source: Path, target: Path, model: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from benchmarks.faults.injection import Fault
-from tests.integration.workers.loops import content
+from workers.training.state import tensors_in
 
 STEPS = 30
 MODEL: dict[str, Any] = {"embedding_dim": 8, "hidden": [8]}
@@ -30,4 +30,4 @@ def job(faults: list[Fault], **sections: Any) -> dict[str, Any]:
 
 def end_state(run_folder: Path, steps: int = STEPS) -> dict[str, torch.Tensor]:
     """What a run leaves in its folder: the state after its last step."""
-    return content(max(run_folder.glob(f"step-{steps:08d}-*"), key=lambda path: path.name))
+    return tensors_in(max(run_folder.glob(f"step-{steps:08d}-*"), key=lambda path: path.name))

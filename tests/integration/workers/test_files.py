@@ -8,13 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.integration.workers.loops import JOB, assert_same_state, content, train_case
+from tests.integration.workers.loops import JOB, assert_same_state, train_case
 from tests.integration.workers.test_ending import failing_case
 from tests.ranks import RankPool
 from tests.unit.workers.clicks import table
 from tests.unit.workers.test_criteo import line
 from workers.job import InvalidJob, parse_job
 from workers.training.opening import open_everywhere
+from workers.training.state import tensors_in
 
 ROWS, HELD_OUT = 240, 48
 BAD = {5: "label", 100: "label", 130: "age"}
@@ -56,7 +57,7 @@ def test_other_ranks_go_on_within_an_epoch(
         left_out = (2 * (ROWS - HELD_OUT) - STEP * 16) % world_size
         assert samples == 2 * (ROWS - HELD_OUT - len(BAD)) - left_out
         assert len(BAD) <= second[0]["trained"].bad_rows + first[0]["trained"].bad_rows
-        states.append(content(folder / f"step-{second[0]['trained'].steps}"))
+        states.append(tensors_in(folder / f"step-{second[0]['trained'].steps}"))
     assert_same_state(*states)
 
 
@@ -100,5 +101,5 @@ def test_lines_in_the_format_of_criteo(ranks: RankPool, tmp_path: Path) -> None:
         training = {"batch_size": 8, "schedule": schedule}
         first, _ = ranks.run(2, train_case, folder=folder, training=training, data=data, model=model)
         assert first["trained"].bad_rows == 1
-        states.append(content(folder / f"step-{first['trained'].steps}"))
+        states.append(tensors_in(folder / f"step-{first['trained'].steps}"))
     assert_same_state(*states)

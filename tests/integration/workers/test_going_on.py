@@ -14,8 +14,9 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 
-from tests.integration.workers.loops import JOB, assert_same_state, content, train_case
+from tests.integration.workers.loops import JOB, assert_same_state, train_case
 from tests.ranks import RankPool
+from workers.training.state import tensors_in
 
 FRAGILE = "tests.integration.workers.fragile"
 DROPOUT = {"factory": f"{FRAGILE}:forgetful"}
@@ -31,7 +32,7 @@ def test_random_states_go_on_where_they_were(ranks: RankPool, tmp_path: Path) ->
             (tmp_path / "whole" / "step-4").rename(folder / "step-4")
         training = {"max_steps": 9}
         ranks.run(2, train_case, folder=folder, training=training, every=4, resume_from=resume_from, model=DROPOUT)
-    assert_same_state(*(content(tmp_path / name / "step-9") for name in ("whole", "again")))
+    assert_same_state(*(tensors_in(tmp_path / name / "step-9") for name in ("whole", "again")))
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 4])
@@ -52,7 +53,7 @@ def test_another_number_of_ranks_goes_on_within_an_epoch(ranks: RankPool, tmp_pa
         for answer in answers:
             assert [each.step for each in answer["samples"]] == list(range(7, last))
         assert sum(each.samples for answer in answers for each in answer["samples"]) == left - tail % world_size
-        states.append(content(folder / f"step-{last}"))
+        states.append(tensors_in(folder / f"step-{last}"))
     assert_same_state(*states)
 
 
@@ -73,7 +74,7 @@ def test_a_step_that_is_left_out_changes_nothing_but_that(ranks: RankPool, tmp_p
     ranks.run(2, train_case, folder=tmp_path / "shorter", training={}, data=shorter)
     assert [each.step for each in answers[0]["samples"]] == [each for each in range(25) if each != step]
     last = 25 if step < 24 else 24
-    assert_same_state(content(tmp_path / "out" / f"step-{last}"), content(tmp_path / "shorter" / "step-24"))
+    assert_same_state(tensors_in(tmp_path / "out" / f"step-{last}"), tensors_in(tmp_path / "shorter" / "step-24"))
 
 
 @pytest.mark.parametrize("notice", [{1: 5}, {0: 1}, {0: 6, 1: 7}, {0: 25}], ids=str)
@@ -88,7 +89,7 @@ def test_a_notice_of_a_preemption_saves_once_and_changes_nothing(
     assert min(notice.values()) <= saved[0] <= min(25, min(notice.values()) + 3)
     for answer in answers:
         assert [each.step for each in answer["samples"]] == list(range(25))
-    assert_same_state(*(content(tmp_path / name / "step-25") for name in ("told", "untold")))
+    assert_same_state(*(tensors_in(tmp_path / name / "step-25") for name in ("told", "untold")))
 
 
 def test_a_notice_just_before_a_checkpoint_does_not_end_the_training(ranks: RankPool, tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def plain_torchrec_case(device: torch.device, folder: Path) -> dict[str, torch.T
 
 def test_plain_torchrec_loads_a_checkpoint(ranks: RankPool, tmp_path: Path) -> None:
     ranks.run(2, train_case, folder=tmp_path, training={"max_steps": 5})
-    written = content(tmp_path / "step-5")
+    written = tensors_in(tmp_path / "step-5")
     for world_size in (1, 2):
         loaded = ranks.run(world_size, plain_torchrec_case, folder=tmp_path / "step-5")[0]
         assert sorted(loaded) == [f"model.embeddings.embeddings.t{index}.weight" for index in (0, 1)]

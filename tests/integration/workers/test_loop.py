@@ -12,7 +12,6 @@ from tests.integration.workers.loops import (
     FolderCheckpoints,
     Recorder,
     assert_same_state,
-    content,
     read_case,
     rewrite_case,
     train_case,
@@ -21,6 +20,7 @@ from tests.ranks import RankPool
 from workers.job import InvalidJob, JobSpec, load_job, parse_job
 from workers.telemetry.sender import Telemetry
 from workers.training.loop import train
+from workers.training.state import tensors_in
 from workers.training.watchdog import Watchdog
 
 
@@ -53,7 +53,7 @@ def test_the_schedule_changes_no_bit_of_any_built_in_model(ranks: RankPool, tmp_
         answers = ranks.run(2, train_case, folder=tmp_path / schedule, training=training, model=model)
         results.append(answers[0]["trained"])
         assert list(answers[0]["plans"][0].prioritized) == ["embeddings"]
-        states.append(content(tmp_path / schedule / "step-8"))
+        states.append(tensors_in(tmp_path / schedule / "step-8"))
     assert_same_state(*states)
     assert results[0].metrics == results[1].metrics
     assert any("momentum" in tensor and "pooled" in tensor for tensor in states[0]) == (name == "dlrm")
@@ -133,7 +133,7 @@ def test_a_checkpoint_loads_into_another_sharding_plan(
 ) -> None:
     ranks.run(2, train_case, folder=tmp_path, training={"max_steps": 5}, model=trained)
     ranks.run(2, rewrite_case, source=tmp_path / "step-5", target=tmp_path / "again", model=loaded)
-    assert_same_state(content(tmp_path / "step-5"), content(tmp_path / "again"))
+    assert_same_state(tensors_in(tmp_path / "step-5"), tensors_in(tmp_path / "again"))
 
 
 def train_nothing(job: JobSpec, device: torch.device) -> None:

@@ -9,9 +9,10 @@ from pyarrow import fs
 
 from benchmarks.faults.injection import UPLOAD, Fault, Kind
 from tests.integration.workers.conftest import Jobs
-from tests.integration.workers.loops import assert_same_state, content
+from tests.integration.workers.loops import assert_same_state
 from tests.integration.workers.struck import STEPS, job
 from workers.run import ExitStatus
+from workers.training.state import tensors_in
 
 
 @pytest.fixture(scope="module")
@@ -44,4 +45,4 @@ def test_a_run_goes_on_from_a_checkpoint_in_object_storage(
     assert saved == ["step-00000025-attempt-1", f"step-{STEPS:08d}-attempt-1"]
     (tmp_path / "end").mkdir()
     fs.copy_files(f"{root}/stored/{saved[-1]}", str(tmp_path / "end"), source_filesystem=store)
-    assert_same_state(content(tmp_path / "end"), unstruck)
+    assert_same_state(tensors_in(tmp_path / "end"), unstruck)
