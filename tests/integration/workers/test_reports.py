@@ -123,9 +123,10 @@ def test_a_monitor_that_is_killed_while_ranks_train_comes_back_with_plan_and_tot
     process = jobs.start(LONG_JOB, "struck-1", listener.url)
     try:
         assert listener.stepped.wait(120), "no step was reported"
-        before = len(listener.samples)
         monitor = ray.get_actor(actor_name("struck-1"), namespace=NAMESPACE)
         os.kill(ray.get(monitor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+        # Counted after the kill: until then the monitor that dies goes on taking samples.
+        before = len(listener.samples)
         output, _ = process.communicate(timeout=180)
     finally:
         process.kill()
