@@ -31,7 +31,8 @@ def write(state: Mapping[str, Any], folder: Path, group: dist.ProcessGroup | Non
 
     Every rank of `group` (None: the default one) calls it.
     """
-    save(dict(state), storage_writer=FileSystemWriter(folder), process_group=group)
+    # Not forced onto the disk: the folder is scratch, and what survives a crash is what was copied from it.
+    save(dict(state), storage_writer=FileSystemWriter(folder, sync_files=False), process_group=group)
 
 
 def read_state(model: ShardedModel, folder: Path) -> Position:
