@@ -17,7 +17,7 @@ from benchmarks.faults.run import RANKS, own_ray
 from benchmarks.results import Figure, Ratio, Result
 from workers.job import JobSpec, parse_job
 
-TURNS = int(os.environ.get("OVERLANE_CHECKPOINT_TURNS", "12"))
+TURNS = int(os.environ.get("OVERLANE_CHECKPOINT_TURNS", "40"))
 EVERY = 50
 _TARGET = 1.05
 _MIB = 2**20

@@ -1,11 +1,14 @@
-"""Two limits: the same steps, in which rows, gradients and dense gradients stay where they are, or are not waited for.
+"""Three limits: the same steps, in which rows, gradients and dense gradients stay where they are, or are not waited
+for, or move while nothing is computed.
 
 The first is what compute alone takes. The second adds what a transfer costs the cores that compute: no schedule could
 do better with this transport. What comes back has the same shape, and the values of what would have been sent. Ids and
-overlap masks still travel, since the steps' shapes follow from them; they are small and leave early.
+overlap masks still travel, since the steps' shapes follow from them; they are small and leave early. The third is what
+transport and link need for the bytes of a step, where a link of a nominal rate is one that never stands idle.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +18,13 @@ from torch import Tensor
 
 from pipeline.report import CollectiveName, Partition
 from pipeline.runtime import Runtime
-from pipeline.runtime.base import Pending
+from pipeline.runtime.base import Pending, Work
 
 STAYING = frozenset({CollectiveName.EMBEDDING, CollectiveName.GRADIENT})
 # So many transfers may be under way; a step has about ten.
 UNDER_WAY = 16
+# The step that is repeated without its compute: by then it is like any other.
+REPEATED = 4
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,56 @@ def wait_for_nothing(runtime: Runtime) -> None:
 
     unawaited: Any = runtime
     unawaited.all_to_all, unawaited.all_reduce_beside = all_to_all, all_reduce_beside
+
+
+class TransfersAlone:
+    """A pipeline that trains its first steps, and from then on repeats the large transfers of the last of them."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline, self._runtime = pipeline, pipeline._runtime
+        self._moves: list[Callable[[], Work]] = []
+        self._under_way: deque[Work] = deque()
+        self._trained = 0
+        self._moving, self._reducing = self._runtime.all_to_all, self._runtime.all_reduce_beside
+        self._runtime.all_to_all, self._runtime.all_reduce_beside = self._all_to_all, self._all_reduce_beside
+
+    def progress(self, batches: Iterator[Any]) -> None:
+        """Train one batch, or move as many bytes as one has moved."""
+        if self._trained < REPEATED:
+            self._moves.clear()
+            self._trained += 1
+            self._pipeline.progress(batches)
+            return
+        for move in self._moves:
+            self._under_way.append(move())
+            if len(self._under_way) > UNDER_WAY:
+                self._under_way.popleft().wait()
+
+    def _all_to_all(
+        self, name: CollectiveName, partition: Partition | None, group: dist.ProcessGroup, send: Tensor, *splits: Any
+    ) -> Any:
+        sent, arriving = splits
+
+        def move() -> Work:
+            received = send.new_empty((sum(arriving), *send.shape[1:]))
+            work: Work = self._runtime._transfer(group, received, send.contiguous(), arriving, sent)
+            return work
+
+        if name in STAYING:
+            self._moves.append(move)
+        return self._moving(name, partition, group, send, *splits)
+
+    def _all_reduce_beside(self, name: CollectiveName, group: dist.ProcessGroup, tensor: Tensor) -> Pending:
+        values = tensor.clone()
+
+        def move() -> Work:
+            work: Work | None = dist.all_reduce(values, group=group, async_op=True)
+            assert work is not None
+            return work
+
+        self._moves.append(move)
+        pending: Pending = self._reducing(name, group, tensor)
+        return pending
 
 
 def same_shape(send: Tensor, rows: int) -> Tensor:

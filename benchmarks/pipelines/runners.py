@@ -16,7 +16,7 @@ from torchrec.distributed.types import QuantizedCommCodecs
 from torchrec.modules.pec_embedding_modules import PECEmbeddingCollection
 
 from benchmarks.pipelines import workload
-from benchmarks.pipelines.limits import keep_transfers_local, wait_for_nothing
+from benchmarks.pipelines.limits import TransfersAlone, keep_transfers_local, wait_for_nothing
 from benchmarks.pipelines.scenario import Contestant, Family, Limit, Precision, Scenario, Transport
 from benchmarks.pipelines.standins import OnCpu
 from pipeline import TrainPipeline, sharders
@@ -75,6 +75,8 @@ def prepare(contestant: Contestant, scenario: Scenario, stream: workload.Stream)
             keep_transfers_local(pipe._runtime)
         case Limit.WAITING:
             wait_for_nothing(pipe._runtime)
+        case Limit.COMPUTE:
+            return Runner(contestant, training, TransfersAlone(pipe), stream.endless())
     return Runner(contestant, training, pipe, stream.endless(), pipe)
 
 

@@ -24,6 +24,7 @@ class Limit(StrEnum):
 
     TRANSFERS = "no transfer"
     WAITING = "no waiting"
+    COMPUTE = "no compute"
 
 
 class Transport(StrEnum):
@@ -54,7 +55,7 @@ class Contestant(Frozen):
     `sharder_options` go to the sharders, for Overlane `pipeline_options` to `TrainPipeline`. `transport` chooses how an
     AllToAll of Overlane moves: what the runtime does best, gloo's own, or OL and NOL rows on the same process group.
     `precision` is what embeddings and their gradients travel as. A limit is a schedule of Overlane whose embedding,
-    gradient and dense transfers move nothing, or whose transfers nobody waits for.
+    gradient and dense transfers move nothing, or whose transfers nobody waits for, or one that only transfers.
     """
 
     name: str
@@ -169,4 +170,5 @@ STANDARD = (
     Contestant(name="compute only", family=Family.LIMIT, pipeline="sparse_dist", limit=Limit.TRANSFERS),
     Contestant(name="compute only (prioritized)", family=Family.LIMIT, pipeline="prioritized", limit=Limit.TRANSFERS),
     Contestant(name="no waiting (prioritized)", family=Family.LIMIT, pipeline="prioritized", limit=Limit.WAITING),
+    Contestant(name="transfers alone (prioritized)", family=Family.LIMIT, pipeline="prioritized", limit=Limit.COMPUTE),
 )
