@@ -47,11 +47,7 @@ TORCHREC_DEDUP = Contestant(
     pipeline="TrainPipelineSparseDist",
     sharder_options={"use_index_dedup": True},
 )
-_SHORT = tuple(
-    each
-    for each in STANDARD
-    if each.name in ("TorchRec SparseDist", "sync", "prioritized", "compute only", "no waiting (prioritized)")
-)
+_SHORT = tuple(each for each in STANDARD if each.limit or each.name in ("TorchRec SparseDist", "sync", "prioritized"))
 
 
 def _plan(scenario: Scenario, contestants: tuple[Contestant, ...], turns: int = 8) -> Plan:

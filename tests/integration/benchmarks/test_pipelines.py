@@ -17,6 +17,7 @@ NAMES = (
     "TorchRec PEC",
     "prioritized",
     "compute only",
+    "transfers alone (prioritized)",
 )
 
 

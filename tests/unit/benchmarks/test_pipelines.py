@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 
 from benchmarks.pipelines import page
 from benchmarks.pipelines.__main__ import main
-from benchmarks.pipelines.limits import UNDER_WAY, keep_transfers_local, same_shape, wait_for_nothing
 from benchmarks.pipelines.link import FRAMING, communication_ms
 from benchmarks.pipelines.neighbours import TICKS_PER_S, OthersTime, used_s
 from benchmarks.pipelines.records import (
@@ -29,9 +26,6 @@ from benchmarks.pipelines.report import result, table
 from benchmarks.pipelines.scenario import STANDARD, Contestant, Family, Scenario, Transport
 from benchmarks.pipelines.steps import outermost
 from pipeline.report import CollectiveName, CollectiveReport, Partition, StepReport
-from pipeline.runtime import CpuRuntime
-from pipeline.runtime.base import Pending
-from pipeline.timeline import Flight
 
 OURS = Contestant(name="prioritized", family=Family.OVERLANE, pipeline="prioritized")
 THEIRS = Contestant(name="TorchRec SparseDist", family=Family.TORCHREC, pipeline="TrainPipelineSparseDist")
@@ -217,70 +211,6 @@ def test_standard_contestants_have_names_of_their_own() -> None:
 def test_a_link_carries_frames() -> None:
     assert communication_ms(62_500, 62_500) == FRAMING
     assert 1.04 < FRAMING < 1.05
-
-
-@pytest.mark.parametrize(("sent", "rows"), [(3, 3), (2, 5), (5, 2), (0, 3), (3, 0)])
-def test_a_local_transfer_has_the_shape_of_the_real_one(sent: int, rows: int) -> None:
-    send = torch.arange(1.0, 1.0 + 2 * sent).view(sent, 2)
-    received = same_shape(send, rows)
-    assert received.shape == (rows, 2)
-    for row in range(rows):
-        assert torch.equal(received[row], send[row % sent] if sent else torch.zeros(2))
-
-
-class Alone:
-    """A process group in which nothing may move."""
-
-    def rank(self) -> int:
-        return 0
-
-    def size(self) -> int:
-        return 2
-
-
-def test_rows_and_gradients_stay_and_ids_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = CpuRuntime(0)
-    travelled: list[Tensor] = []
-    monkeypatch.setattr(runtime, "all_to_all", lambda name, partition, group, send, *_: travelled.append(send))
-    keep_transfers_local(runtime)
-    rows, masks = torch.ones(4, 2), torch.ones(4)
-    for name in (CollectiveName.EMBEDDING, CollectiveName.GRADIENT):
-        assert runtime.all_to_all(name, None, Alone(), rows, [2, 2], [1, 2]).shape == (3, 2)  # type: ignore[arg-type]
-    runtime.all_to_all(CollectiveName.OVERLAP_MASK, None, Alone(), masks, [2, 2], [2, 2])  # type: ignore[arg-type]
-    assert travelled == [masks]
-    pending = runtime.all_reduce_beside(CollectiveName.DENSE_ALLREDUCE, Alone(), rows)  # type: ignore[arg-type]
-    assert pending.flight.end is not None
-    assert pending.work.get_future().value()[0] is rows
-
-
-class Unfinished:
-    """A transfer whose end nobody should wait for at once."""
-
-    def __init__(self) -> None:
-        self.waited_for = False
-
-    def wait(self) -> None:
-        self.waited_for = True
-
-
-def test_rows_and_gradients_travel_and_are_waited_for_much_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime, sent = CpuRuntime(0), list[Unfinished]()
-
-    def all_to_all(name: CollectiveName, *_: object) -> Tensor:
-        sent.append(Unfinished())
-        runtime._started.append(Pending(Flight(name, None, 0, 0, 0.0), sent[-1]))  # type: ignore[arg-type]
-        return torch.zeros(3, 2)
-
-    monkeypatch.setattr(runtime, "all_to_all", all_to_all)
-    wait_for_nothing(runtime)
-    rows = torch.ones(4, 2)
-    for _ in range(UNDER_WAY + 2):
-        received = runtime.all_to_all(CollectiveName.GRADIENT, None, Alone(), rows, [2, 2], [1, 2])  # type: ignore[arg-type]
-        assert torch.equal(received, rows[:3])
-    assert [each.waited_for for each in sent] == [True] * 2 + [False] * UNDER_WAY
-    assert runtime._started == []
-    runtime.all_to_all(CollectiveName.OVERLAP_MASK, None, Alone(), rows, [2, 2], [1, 2])  # type: ignore[arg-type]
-    assert [each.work for each in runtime._started] == sent[-1:]
 
 
 def test_the_figures_of_prioritized_are_set_against_the_limits_and_sync() -> None:
