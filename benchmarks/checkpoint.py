@@ -13,7 +13,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.run import RANKS, own_ray
+from benchmarks.faults.run import own_ray
+from benchmarks.faults.struck import RANKS
 from benchmarks.results import Figure, Ratio, Result
 from workers.job import JobSpec, parse_job
 

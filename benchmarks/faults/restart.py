@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from benchmarks.faults.injection import Fault, Kind
-from benchmarks.faults.run import RANKS, Submission, own_ray
+from benchmarks.faults.run import Submission, own_ray
+from benchmarks.faults.struck import RANKS
 from benchmarks.results import Ratio, Result
 
 TURNS = 6

@@ -15,14 +15,16 @@ from typing import Any
 
 import torch
 
+from benchmarks.faults import struck
 from benchmarks.faults.injection import UPLOAD, WRITE, Fault, Kind
+from benchmarks.faults.struck import RANKS, STEPS, end_checkpoint
 from benchmarks.results import Figure, Result
 from pipeline.schedules import PRIORITIZED
 from workers.training.state import tensors_in
 
 RUNS = int(os.environ.get("OVERLANE_FAULT_RUNS", "100"))
 FIRST_SEED = int(os.environ.get("OVERLANE_FAULT_FIRST_SEED", "0"))
-STEPS, EVERY, RANKS = 30, 5, 2
+EVERY = 5
 # How often each kind comes, of 20.
 _KINDS = {
     Kind.KILL: 11,
@@ -38,20 +40,14 @@ _RUN_TIMEOUT_S = 300
 
 
 def job(name: str, faults: list[Fault]) -> dict[str, Any]:
-    """A small job with a dense and a sparse part, which takes about a second where nothing strikes it."""
-    params = {"embedding_dim": 8, "hidden": [8], "faults": [fault.model_dump(mode="json") for fault in faults]}
-    return {
-        "name": name,
-        "model": {"factory": "benchmarks.faults.injection:ranker", "params": params},
-        "data": {
-            "source": "synthetic",
-            "params": {"samples": STEPS * RANKS * 32, "rows": 300, "id_overlap": 0.5, "holdout_samples": 64},
-        },
-        "training": {"batch_size": 32},
-        "workers": {"count": RANKS, "hang_timeout_s": _HANG_TIMEOUT_S},
-        "checkpoint": {"every_steps": EVERY, "timeout_s": _WRITE_TIMEOUT_S},
-        "retries": {"max": 3},
-    }
+    """The small job, which goes on after faults, and waits for nothing long."""
+    return struck.job(
+        faults,
+        name=name,
+        workers={"count": RANKS, "hang_timeout_s": _HANG_TIMEOUT_S},
+        checkpoint={"every_steps": EVERY, "timeout_s": _WRITE_TIMEOUT_S},
+        retries={"max": 3},
+    )
 
 
 def draw(seed: int, folder: Path) -> Fault:
@@ -165,7 +161,7 @@ class Submission:
                 process.kill()
         if status != 0:
             return None
-        return max((self.folder / "storage" / self.job_id).glob(f"step-{STEPS:08d}-*"), key=lambda path: path.name)
+        return end_checkpoint(self.folder / "storage" / self.job_id)
 
     def last_words(self) -> str:
         """The end of what the runs have printed."""

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.faults.struck import DATA, MODEL, STEPS
 from tests.integration.workers.loops import train_case
-from tests.integration.workers.struck import DATA, MODEL, STEPS
 from tests.ranks import RankPool
 from workers.reports import ReportBatch, StepSample
 from workers.training.state import tensors_in

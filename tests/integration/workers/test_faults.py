@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from benchmarks.faults.injection import UPLOAD, WRITE, Fault, Kind
+from benchmarks.faults.struck import DATA, MODEL, STEPS, end_state, job
 from tests.integration.workers.conftest import Jobs, Listener
 from tests.integration.workers.loops import assert_same_state, train_case
-from tests.integration.workers.struck import DATA, MODEL, STEPS, end_state, job
 from tests.ranks import RankPool
 from workers.run import ExitStatus
 from workers.training.state import tensors_in

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from benchmarks.faults.injection import Fault, Kind
+from benchmarks.faults.struck import DATA, MODEL, end_state, job
 from benchmarks.testbed import TestbedUnavailable
 from tests.integration.workers.loops import assert_same_state, train_case
 from tests.integration.workers.nodes import Nodes, Submitted, nodes
-from tests.integration.workers.struck import DATA, MODEL, end_state, job
 from tests.ranks import RankPool
 from workers.run import ExitStatus
 from workers.training.state import tensors_in

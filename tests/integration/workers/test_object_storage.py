@@ -8,9 +8,9 @@ import torch
 from pyarrow import fs
 
 from benchmarks.faults.injection import UPLOAD, Fault, Kind
+from benchmarks.faults.struck import STEPS, job
 from tests.integration.workers.conftest import Jobs
 from tests.integration.workers.loops import assert_same_state
-from tests.integration.workers.struck import STEPS, job
 from workers.run import ExitStatus
 from workers.training.state import tensors_in
 

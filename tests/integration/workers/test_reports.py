@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import ray
 
 from benchmarks.faults.injection import Fault, Kind
+from benchmarks.faults.struck import job
 from tests.integration.workers.conftest import Jobs, Listener
-from tests.integration.workers.struck import job
 from tests.integration.workers.test_train import JOB, STEPS
 from workers.reports import WARMUP_STEPS, RunRecord, StepSample
 from workers.run import ExitStatus
