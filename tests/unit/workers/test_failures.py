@@ -77,6 +77,15 @@ def test_a_rank_names_its_node_and_what_it_was_at_and_brings_its_own_traceback()
     assert "in rank_error" in failure.traceback
 
 
+def test_at_what_a_rank_was_killed_is_told_by_one_that_waited_for_it() -> None:
+    lost = rank_error(0, RuntimeError("[gloo/transport/tcp/pair.cc:533] Connection closed by peer"))
+    failure = describe(WorkerGroupError(TRACEBACK, {0: lost, 1: OSError(DEATH), 2: lost}))
+    assert failure.message == (
+        "rank 1 on node 10.0.0.7: OSError: The actor is dead because its worker process has died. "
+        "(also failed: rank 0, 2); rank 0 was at stage forward of step 3 then"
+    )
+
+
 def test_a_failure_of_the_controller_is_described_too() -> None:
     failure = describe(ControllerError(OSError("storage is full")))
     assert failure.message == "OSError: storage is full"
