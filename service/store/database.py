@@ -1,15 +1,17 @@
 """The database: one SQLite file with a write-ahead log."""
 
-import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
-from service.store.tables import metadata
+from service.store.schema import upgrade
+
+_WRITES = "overlane_writes"
 
 
 class Database:
@@ -20,14 +22,13 @@ class Database:
 
     @classmethod
     async def open(cls, path: Path) -> "Database":
-        """Open the file and create what is missing in it. Raises `OSError` if the folder cannot be written."""
+        """Open the file, created or brought up to date if need be.
+
+        Raises `OSError` if the folder cannot be written, `NewerDatabaseError` for a file of a newer version.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
-        event.listen(engine.sync_engine, "connect", _configure)
-        async with engine.begin() as connection:
-            await connection.run_sync(metadata.create_all)
-            await connection.run_sync(_add_missing_columns)
-        return cls(engine)
+        await _migrate(path)
+        return cls(_engine(path))
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -45,25 +46,39 @@ class Database:
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
         """One transaction, committed at the end of the block."""
-        async with self._engine.begin() as connection:
+        async with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
             yield connection
 
 
-def _add_missing_columns(connection: Connection) -> None:
-    """Bring the tables of a file that an earlier version has made up to date."""
-    found = inspect(connection)
-    for table in metadata.sorted_tables:
-        known = {column["name"] for column in found.get_columns(table.name)}
-        for column in table.columns:
-            if column.name not in known:
-                kind = column.type.compile(connection.dialect)
-                connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+async def _migrate(path: Path) -> None:
+    # A migration may replace a table by a copy, and with foreign keys on, the rows that belong to it would be deleted.
+    engine = _engine(path, foreign_keys=False, poolclass=NullPool)
+    try:
+        async with engine.execution_options(**{_WRITES: True}).begin() as connection:
+            await connection.run_sync(upgrade, str(path))
+    finally:
+        await engine.dispose()
 
 
-def _configure(connection: sqlite3.Connection, _record: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.execute("PRAGMA busy_timeout=10000")
-    cursor.close()
+def _engine(path: Path, foreign_keys: bool = True, **options: Any) -> AsyncEngine:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", **options)
+
+    def configure(connection: Any, _record: Any) -> None:
+        # Python's module would begin transactions itself, and none for changes of tables.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.execute(f"PRAGMA foreign_keys={'ON' if foreign_keys else 'OFF'}")
+        cursor.execute("PRAGMA busy_timeout=10000")
+        cursor.close()
+
+    event.listen(engine.sync_engine, "connect", configure)
+    event.listen(engine.sync_engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that writes waits for its turn here: one that has read cannot wait any more when it comes to write.
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,11 +1,12 @@
 """The tables. Times are UTC; models that are only read whole are kept as JSON text.
 
-A column that comes later must be nullable: files of earlier versions get it when they are opened.
+Every change here comes with a migration in `migrations/versions`, which must give the same tables.
 """
 
 from datetime import UTC, datetime
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     DateTime,
@@ -41,6 +42,8 @@ class UtcTime(TypeDecorator[datetime]):
 
 metadata = MetaData()
 
+# Eight bytes, which any integer of SQLite has anyway.
+_COUNT = Integer().with_variant(BigInteger(), "postgresql")
 _STATE = Enum(JobState, native_enum=False, length=16, values_callable=lambda states: [state.value for state in states])
 
 
@@ -65,7 +68,7 @@ jobs = Table(
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
     Column("attempts", Integer, nullable=False, default=0),
-    Column("dropped_samples", Integer, nullable=False, default=0),
+    Column("dropped_samples", _COUNT, nullable=False, default=0),
     Column("token_hash", String(64)),
     Column("spec", Text, nullable=False),
     Column("plan", Text),
@@ -89,19 +92,19 @@ steps = Table(
     metadata,
     # In this order the key serves both the page after a step and the newest step of a job.
     Column("job_id", _job_id(), primary_key=True),
-    Column("step", Integer, primary_key=True),
+    Column("step", _COUNT, primary_key=True),
     Column("rank", Integer, primary_key=True),
     Column("attempt", Integer, nullable=False),
     Column("time", UtcTime, nullable=False),
-    Column("samples", Integer, nullable=False),
+    Column("samples", _COUNT, nullable=False),
     Column("step_ms", Float, nullable=False),
     Column("compute_ms", Float, nullable=False),
     Column("comm_ms", Float, nullable=False),
     Column("exposed_ms", Float, nullable=False),
     Column("hidden_ms", Float, nullable=False),
     Column("comm_overlap", Float),
-    Column("ids", Integer, nullable=False),
-    Column("overlapped_ids", Integer),
+    Column("ids", _COUNT, nullable=False),
+    Column("overlapped_ids", _COUNT),
     Column("id_overlap", Float),
     Column("loss", Float),
     Column("data_wait_ms", Float, nullable=False),
