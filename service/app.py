@@ -16,6 +16,7 @@ from service.routers import internal, jobs, observe, operations
 from service.services import Services
 from service.settings import Settings
 from service.store.database import Database
+from service.traffic import install as traffic
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,9 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
+    traffic.install(app, settings)
     app.add_middleware(BrowserGuard, allowed_hosts=settings.own_hosts)
+    traffic.name_requests(app)
     for module in (jobs, observe, operations, internal):
         app.include_router(module.router)
     _serve_dashboard(app, settings)

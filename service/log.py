@@ -6,6 +6,8 @@ from typing import TextIO
 
 import structlog
 
+from service.traffic.request_ids import with_request_id
+
 
 def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     """Send structlog to `stream`. Secrets never become event values, so nothing is filtered here."""
@@ -18,6 +20,7 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            with_request_id,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *renderer,
         ],

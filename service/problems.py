@@ -3,7 +3,6 @@
 from enum import Enum
 from http import HTTPStatus
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -11,8 +10,6 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 MEDIA_TYPE = "application/problem+json"
-
-log = structlog.get_logger(__name__)
 
 
 class ProblemType(Enum):
@@ -28,6 +25,12 @@ class ProblemType(Enum):
     JOB_ACTIVE = ("job-active", HTTPStatus.CONFLICT, "The job has not ended")
     UNAUTHORIZED = ("unauthorized", HTTPStatus.UNAUTHORIZED, "The token is missing or wrong")
     FOREIGN_ORIGIN = ("foreign-origin", HTTPStatus.FORBIDDEN, "The request comes from a foreign page")
+    ADDRESS_TOO_LONG = ("address-too-long", HTTPStatus.REQUEST_URI_TOO_LONG, "The address is too long")
+    HEADERS_TOO_LARGE = (
+        "headers-too-large", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The headers are too large",
+    )  # fmt: skip
+    RATE_LIMITED = ("rate-limited", HTTPStatus.TOO_MANY_REQUESTS, "Too many requests")
+    TIMED_OUT = ("timed-out", HTTPStatus.SERVICE_UNAVAILABLE, "The request took too long")
     TOO_LARGE = ("too-large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request is too large")
     UNSUPPORTED_MEDIA_TYPE = ("unsupported-media-type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The format is not known")
     RAY_UNAVAILABLE = ("ray-unavailable", HTTPStatus.SERVICE_UNAVAILABLE, "The Ray cluster does not answer")
@@ -93,7 +96,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _internal)
 
 
 async def _problem(request: Request, error: Exception) -> Response:
@@ -124,9 +126,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     kind = _KIND_OF_STATUS.get(HTTPStatus(error.status_code), ProblemType.INVALID_REQUEST)
     detail = f"{request.method} {request.url.path}: {error.detail}"
     return Problem(kind, detail, headers=dict(error.headers or {})).answer(request.url.path)
-
-
-async def _internal(request: Request, error: Exception) -> Response:
-    log.error("request_failed", method=request.method, path=request.url.path, exc_info=error)
-    detail = "An unexpected error; the service's log has the traceback"
-    return Problem(ProblemType.INTERNAL, detail).answer(request.url.path)

@@ -27,6 +27,9 @@ class Settings(BaseSettings):
     is where the jobs reach this service; by default the address it listens on. `entrypoint` is the command that Ray
     runs for a job. `allowed_hosts` are further names under which the service may be addressed, separated by commas;
     the one in `report_url` is always among them.
+
+    A request that is no event stream may take `request_timeout_s`. A token, or an address without one, may send
+    `rate_burst` requests at once and `rate_limit` a second; 0 means any number.
     """
 
     model_config = SettingsConfigDict(env_prefix="OVERLANE_", frozen=True, extra="ignore")
@@ -42,6 +45,9 @@ class Settings(BaseSettings):
     dashboard: Path = Path(__file__).parent / "dashboard" / "dist"
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     tokens_file: Path | None = None
+    request_timeout_s: float = Field(default=30, gt=0)
+    rate_limit: float = Field(default=200, ge=0)
+    rate_burst: int = Field(default=1000, ge=1)
 
     @field_validator("home")
     @classmethod
