@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse
 from service import problems
 from service.browser import BrowserGuard
 from service.cluster.gateway import RayGateway
-from service.routers import internal, jobs, observe, operations
+from service.routers import internal, jobs, observe, operations, stream
 from service.services import Services
 from service.settings import Settings
 from service.store.database import Database
@@ -41,6 +41,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
             loop.cancel()
             with suppress(asyncio.CancelledError):
                 await loop
+            await services.feeds.close()
             await gateway.close()
             await database.close()
 
@@ -57,7 +58,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
     traffic.install(app, settings)
     app.add_middleware(BrowserGuard, allowed_hosts=settings.own_hosts)
     traffic.name_requests(app)
-    for module in (jobs, observe, operations, internal):
+    for module in (jobs, observe, stream, operations, internal):
         app.include_router(module.router)
     _serve_dashboard(app, settings)
     return app

@@ -78,6 +78,15 @@ class LatestStep(Answer):
     loss: float | None
 
 
+class StateChange(Answer):
+    """A state that a job has entered, and why, where there is more to say. Later changes have larger numbers."""
+
+    number: int
+    time: Moment
+    state: JobState
+    reason: str | None
+
+
 class Job(Answer):
     """A job as the API shows it. `reason` says in words why it is in its state, where there is more to say."""
 

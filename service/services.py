@@ -14,8 +14,10 @@ from service.jobs.reconciler import Reconciler, ReconcilerLoop
 from service.operations import Operations
 from service.settings import Settings
 from service.store.database import Database
+from service.store.events import EventStore
 from service.store.jobs import JobStore
 from service.store.steps import StepStore
+from service.telemetry.feeds import Feeds
 from service.telemetry.reports import Telemetry
 
 
@@ -31,6 +33,7 @@ class Services:
     gateway: RayGateway
     jobs: JobService
     telemetry: Telemetry
+    feeds: Feeds
     logs: LogReader
     operations: Operations
     reconciler: Reconciler
@@ -51,6 +54,7 @@ class Services:
             gateway=gateway,
             jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke),
             telemetry=telemetry,
+            feeds=Feeds(job_store, EventStore(database), telemetry),
             logs=logs,
             operations=Operations(database, job_store, step_store, gateway),
             reconciler=reconciler,
