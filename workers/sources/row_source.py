@@ -4,86 +4,16 @@ What is a row, and how it is read, is up to a `RowGroups` and a `Decoder`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from workers.sources.bad_rows import BadRow, BadRowLog, NoGoodRows
 from workers.sources.decoding import Decoder
-from workers.sources.order import EpochOrder, Window
-from workers.sources.schema import START, Consumed, HeldOut, Ints, Ragged, Samples, Schema
+from workers.sources.schema import START, Consumed, HeldOut, Ragged, Samples, Schema
 from workers.sources.split import by_epoch, holdout_shares, steps_left, train_shares
-
-
-class RowGroups(Protocol):
-    """The rows of all files, one after the other, in groups that are read as a whole. Any thread may read."""
-
-    @property
-    def rows(self) -> Ints:
-        """Rows of each group."""
-        ...
-
-    def read(self, group: int) -> pa.Table:
-        """The rows of a group. Raises `OSError`, which names the file, if it cannot be read any more."""
-        ...
-
-    def where(self, row: int) -> str:
-        """Row number `row` of the whole data as people look for it: file, and place in it."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Some rows, and their numbers in the whole data."""
-
-    table: pa.Table
-    numbers: Ints
-
-
-class WindowReader:
-    """Reads rows of an epoch and keeps the window that it read last, so memory grows with a window and not with a file.
-
-    Where a batch straddles two windows, both are in memory.
-    """
-
-    def __init__(self, groups: RowGroups, rows: Ints, window: int, seed: int | None) -> None:
-        """`rows` has the rows of each group that take part, its first ones. Without a `seed` they stay in order."""
-        self._groups, self._rows, self._window, self._seed = groups, rows, window, seed
-        self._first = np.cumsum(groups.rows) - groups.rows
-        self._order = EpochOrder(rows, window, None if seed is None else (seed, 0))
-        self._epoch = 0
-        self._loaded: tuple[Window, _Rows] | None = None
-
-    def read(self, epoch: int, places: slice) -> Iterator[_Rows]:
-        """The rows at some places of an epoch, one part for each window."""
-        if epoch != self._epoch and self._seed is not None:
-            self._order = EpochOrder(self._rows, self._window, (self._seed, epoch))
-        self._epoch = epoch
-        start: int = places.start
-        while start < places.stop:
-            window = self._order.window_at(start)
-            rows = self._load(window)
-            part = slice(start - window.start, min(places.stop - window.start, window.rows))
-            yield _Rows(rows.table.slice(part.start, part.stop - part.start), rows.numbers[part])
-            start = window.start + part.stop
-
-    def _load(self, window: Window) -> _Rows:
-        if self._loaded is None or self._loaded[0] != window:
-            self._loaded = window, self._read(window)
-        return self._loaded[1]
-
-    def _read(self, window: Window) -> _Rows:
-        used = [(group, int(self._rows[group])) for group in window.groups]
-        table = pa.concat_tables([self._groups.read(group).slice(0, rows) for group, rows in used])
-        numbers = np.concatenate([self._first[group] + np.arange(rows) for group, rows in used])
-        if window.key is None:
-            return _Rows(table.combine_chunks(), numbers)
-        order = window.order()
-        places = pa.array(order)
-        columns = [column.combine_chunks().take(places) for column in table.columns]
-        return _Rows(pa.table(columns, names=table.column_names), numbers[order])
+from workers.sources.windows import RowGroups, Rows, WindowReader
 
 
 class RowSource:
@@ -124,23 +54,25 @@ class RowSource:
         """The good rows of each share. Raises `TooManyBadRows`, `NoGoodRows`, and `OSError` for files that are gone."""
         before = np.cumsum(self._groups.rows) - self._groups.rows
         rows = np.clip(self._trained - before, 0, self._groups.rows)
-        reader = WindowReader(self._groups, rows, self._window, seed if self._shuffled else None)
-        for share in train_shares(epochs * self._trained, start.samples, rank, world_size, batch_size):
-            parts = [part for epoch, places in by_epoch(share, self._trained) for part in reader.read(epoch, places)]
-            samples = self._decode(parts)
-            if not len(samples):
-                raise NoGoodRows(f"all {samples.taken} rows of a batch are bad. {self._bad_rows.named()}")
-            yield samples
+        stream = train_shares(epochs * self._trained, start.samples, rank, world_size, batch_size)
+        shares = (list(by_epoch(share, self._trained)) for share in stream)
+        with WindowReader(self._groups, rows, self._window, seed if self._shuffled else None) as reader:
+            for parts in reader.read(shares):
+                samples = self._decode(parts)
+                if not len(samples):
+                    raise NoGoodRows(f"all {samples.taken} rows of a batch are bad. {self._bad_rows.named()}")
+                yield samples
 
     def holdout(self, rank: int, world_size: int, batch_size: int) -> Iterator[HeldOut]:
         """The last rows. Bad ones are left out here, too: what fills their places up does not count."""
-        reader = WindowReader(self._groups, self._groups.rows, 1, None)
-        for places in holdout_shares(self._total - self._trained, rank, world_size, batch_size):
-            rows = slice(self._trained + places.start, self._trained + places.stop)
-            samples = self._decode(list(reader.read(0, rows)))
-            yield HeldOut(_filled_up(samples, batch_size, self.schema), valid=len(samples))
+        stream = holdout_shares(self._total - self._trained, rank, world_size, batch_size)
+        shares = ([(0, slice(self._trained + each.start, self._trained + each.stop))] for each in stream)
+        with WindowReader(self._groups, self._groups.rows, 1, None) as reader:
+            for parts in reader.read(shares):
+                samples = self._decode(parts)
+                yield HeldOut(_filled_up(samples, batch_size, self.schema), valid=len(samples))
 
-    def _decode(self, parts: list[_Rows]) -> Samples:
+    def _decode(self, parts: list[Rows]) -> Samples:
         """The good rows."""
         if not parts:
             return _blank(0, self.schema)

@@ -10,7 +10,6 @@ import pytest
 from tests.unit.workers.clicks import COLUMNS, TOTAL, parquet, users, write, write_files
 from tests.unit.workers.streams import assert_equal, batches, joined, lists, steps
 from workers.sources.hashing import hash_numbers, hash_texts, to_rows
-from workers.sources.parquet_files import ParquetFiles
 from workers.sources.schema import Consumed, Feature, Table
 
 
@@ -191,38 +190,3 @@ class TestHoldout:
 
     def test_nothing_is_held_out_if_the_job_says_so(self, folder: Path) -> None:
         assert list(parquet(folder).holdout(0, 2, 4)) == []
-
-
-class TestReading:
-    @pytest.fixture
-    def reads(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        found: list[int] = []
-        plain = ParquetFiles.read
-
-        def read(files: ParquetFiles, group: int) -> pa.Table:
-            found.append(group)
-            table = plain(files, group)
-            assert set(table.column_names) == {"clicked", "age", "user", "item", "history"}
-            return table
-
-        monkeypatch.setattr(ParquetFiles, "read", read)
-        return found
-
-    def test_a_row_group_is_read_once_when_its_rows_are_due(self, folder: Path, reads: list[int]) -> None:
-        stream = parquet(folder).train_batches(0, 1, 4, 1, 0)
-        next(stream)
-        assert reads == [0]
-        list(stream)
-        assert reads == list(range(9))
-
-    def test_no_more_than_the_window_is_read_ahead(self, folder: Path, reads: list[int]) -> None:
-        source = parquet(folder, order="shuffled", params={"shuffle_row_groups": 2})
-        stream = source.train_batches(0, 1, 1, 1, 0)
-        next(stream)
-        assert len(reads) == 2
-        list(stream)
-        assert sorted(reads) == list(range(9))
-
-    def test_a_rank_reads_the_row_groups_of_its_rows(self, folder: Path, reads: list[int]) -> None:
-        next(parquet(folder).train_batches(1, 2, 10, 1, 0))
-        assert reads == [3, 4]
