@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import URL
+
+from service.store.engine import parse_url
 
 DEFAULT_PORT = 8420
 
@@ -21,9 +24,10 @@ def _own_cpus() -> int:
 class Settings(BaseSettings):
     """Everything the control plane is told from outside.
 
-    `home` holds the database, the logs of ended jobs, the checkpoints and the embedded Ray's files. `ray_address` is
-    the HTTP address of an existing cluster's dashboard (`http://head:8265`); without it the service starts a Ray head
-    of its own with `cluster_cpus` CPUs. `ray_token_file` holds that cluster's token, if it asks for one. `report_url`
+    `home` holds the database, the logs of ended jobs, the checkpoints and the embedded Ray's files. `database_url` is
+    that of a database elsewhere: `postgresql://user:password@host:5432/database`. `ray_address` is the HTTP address of
+    an existing cluster's dashboard (`http://head:8265`); without it the service starts a Ray head of its own with
+    `cluster_cpus` CPUs. `ray_token_file` holds that cluster's token, if it asks for one. `report_url`
     is where the jobs reach this service; by default the address it listens on. `entrypoint` is the command that Ray
     runs for a job. `allowed_hosts` are further names under which the service may be addressed, separated by commas;
     the one in `report_url` is always among them.
@@ -37,6 +41,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
     home: Path = Path(".overlane")
+    database_url: SecretStr | None = None
     ray_address: str | None = Field(default=None, pattern=r"^https?://[^/]+/?$")
     ray_token_file: Path | None = None
     report_url: str | None = Field(default=None, pattern=r"^https?://[^/]+(/.*)?$")
@@ -53,6 +58,13 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, home: Path) -> Path:
         return home.expanduser().resolve()
+
+    @field_validator("database_url")
+    @classmethod
+    def _of_a_known_database(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            parse_url(url.get_secret_value())
+        return url
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod
@@ -91,8 +103,10 @@ class Settings(BaseSettings):
         return f"{python} -m workers.train --job env:OVERLANE_JOB"
 
     @property
-    def database(self) -> Path:
-        return self.home / "overlane.db"
+    def database(self) -> URL:
+        if self.database_url is not None:
+            return parse_url(self.database_url.get_secret_value())
+        return URL.create("sqlite+aiosqlite", database=str(self.home / "overlane.db"))
 
     @property
     def logs(self) -> Path:

@@ -1,84 +1,78 @@
-"""The database: one SQLite file with a write-ahead log."""
+"""The database: transactions that read, transactions that write, and what happens when it is away."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Connection, event, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import NullPool
+from sqlalchemy import URL, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.store.engine import WRITES, DatabaseUnavailableError, create_engine, unavailable
 from service.store.schema import upgrade
-
-_WRITES = "overlane_writes"
 
 
 class Database:
-    """Connections to the record of all jobs."""
+    """Connections to the record of all jobs. Every method raises `DatabaseUnavailableError` while it is away."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+        self._reads = engine
+        self._writes = engine.execution_options(**{WRITES: True})
 
     @classmethod
-    async def open(cls, path: Path) -> "Database":
-        """Open the file, created or brought up to date if need be.
+    async def open(cls, url: URL) -> "Database":
+        """Open the database of a URL of `parse_url`, created (SQLite) and brought up to date if need be.
 
-        Raises `OSError` if the folder cannot be written, `NewerDatabaseError` for a file of a newer version.
+        Raises `OSError` if the folder of a SQLite file cannot be written, `NewerDatabaseError` for a database that a
+        newer version has used, `DatabaseUnavailableError`.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        await _migrate(path)
-        return cls(_engine(path))
+        if url.get_backend_name() == "sqlite":
+            Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        await _migrate(url)
+        return cls(create_engine(url))
 
     async def close(self) -> None:
-        await self._engine.dispose()
+        await self._reads.dispose()
 
     async def ping(self) -> None:
-        """Raise `sqlalchemy.exc.SQLAlchemyError` if the database does not answer."""
-        async with self._engine.connect() as connection:
-            await connection.execute(text("SELECT count(*) FROM jobs"))
+        async with self.read() as connection:
+            await connection.execute(text("SELECT 1 FROM jobs LIMIT 1"))
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
-        async with self._engine.connect() as connection:
+        """One transaction for statements that change nothing."""
+        async with _translated(), self._reads.connect() as connection:
             yield connection
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
-        """One transaction, committed at the end of the block."""
-        async with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
+        """One transaction, committed at the end of the block.
+
+        After a `DatabaseUnavailableError` it may be committed all the same: the answer can be what got lost.
+        """
+        async with _translated(), self._writes.begin() as connection:
             yield connection
 
 
-async def _migrate(path: Path) -> None:
-    # A migration may replace a table by a copy, and with foreign keys on, the rows that belong to it would be deleted.
-    engine = _engine(path, foreign_keys=False, poolclass=NullPool)
+async def _migrate(url: URL) -> None:
+    name = url.render_as_string()
+    engine = create_engine(url, for_migrations=True)
     try:
-        async with engine.execution_options(**{_WRITES: True}).begin() as connection:
-            await connection.run_sync(upgrade, str(path))
+        async with _translated(), engine.execution_options(**{WRITES: True}).begin() as connection:
+            await connection.run_sync(upgrade, name)
+    except DatabaseUnavailableError as error:
+        raise DatabaseUnavailableError(
+            f"the database {name} does not answer: {error}; start it, or correct OVERLANE_DATABASE_URL"
+        ) from error
     finally:
         await engine.dispose()
 
 
-def _engine(path: Path, foreign_keys: bool = True, **options: Any) -> AsyncEngine:
-    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", **options)
-
-    def configure(connection: Any, _record: Any) -> None:
-        # Python's module would begin transactions itself, and none for changes of tables.
-        connection.isolation_level = None
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=NORMAL")
-        cursor.execute(f"PRAGMA foreign_keys={'ON' if foreign_keys else 'OFF'}")
-        cursor.execute("PRAGMA busy_timeout=10000")
-        cursor.close()
-
-    event.listen(engine.sync_engine, "connect", configure)
-    event.listen(engine.sync_engine, "begin", _begin)
-    return engine
-
-
-def _begin(connection: Connection) -> None:
-    # A transaction that writes waits for its turn here: one that has read cannot wait any more when it comes to write.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+@asynccontextmanager
+async def _translated() -> AsyncIterator[None]:
+    try:
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        if (away := unavailable(error)) is not None:
+            raise away from error
+        raise

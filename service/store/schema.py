@@ -6,7 +6,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
+
+# Any number that nothing else in the database locks.
+_LOCK = 0x6F7665726C616E65
 
 
 class NewerDatabaseError(Exception):
@@ -18,6 +21,9 @@ def upgrade(connection: Connection, name: str) -> None:
 
     `name` is what the database is called in errors. Raises `NewerDatabaseError`.
     """
+    if connection.dialect.name == "postgresql":
+        # Services that start at the same time migrate one after the other. SQLite's transaction sees to that itself.
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     _refuse_newer(ScriptDirectory.from_config(config), MigrationContext.configure(connection), name)

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, case, delete, func, select, update
-from sqlalchemy.dialects.sqlite import Insert, insert
+
+# SQLite has taken this statement over from PostgreSQL, and SQLAlchemy writes it for both.
+from sqlalchemy.dialects.postgresql import Insert, insert
 
 from service.store.database import Database
 from service.store.packing import pack, unpack
@@ -34,6 +36,8 @@ class StepStore:
         )
         rows = [_to_row(job_id, sample) for sample in batch.samples]
         async with self._database.write() as connection:
+            # Deliveries of one job come one after the other: which sample stays depends on those that are there.
+            await connection.execute(select(jobs.c.number).where(jobs.c.id == job_id).with_for_update())
             if rows:
                 await connection.execute(upsert, rows)
             for undone in _undone(job_id, batch.samples):

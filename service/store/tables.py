@@ -40,6 +40,22 @@ class UtcTime(TypeDecorator[datetime]):
         return None if value is None else value.replace(tzinfo=UTC)
 
 
+class AnyText(TypeDecorator[str]):
+    """Text of any characters. PostgreSQL knows no NUL, which becomes the replacement character."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__(length)
+        self.length = length
+        if length is None:
+            self.impl = Text()  # type: ignore[assignment]  # declared as the class, and an instance in fact
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.replace("\0", "\ufffd")
+
+
 metadata = MetaData()
 
 # Eight bytes, which any integer of SQLite has anyway.
@@ -55,12 +71,12 @@ jobs = Table(
     "jobs",
     metadata,
     Column("number", Integer, primary_key=True, autoincrement=True),
-    Column("id", String(64), nullable=False, unique=True),
-    Column("name", String(64), nullable=False),
-    Column("project", String(64), nullable=False),
+    Column("id", AnyText(64), nullable=False, unique=True),
+    Column("name", AnyText(64), nullable=False),
+    Column("project", AnyText(64), nullable=False),
     Column("priority", Integer, nullable=False),
     Column("state", _STATE, nullable=False, index=True),
-    Column("reason", Text),
+    Column("reason", AnyText),
     Column("stop_requested", Boolean, nullable=False, default=False),
     Column("on_ray", Boolean, nullable=False, default=False),
     Column("has_steps", Boolean, nullable=False, default=False),
@@ -69,11 +85,11 @@ jobs = Table(
     Column("ended_at", UtcTime),
     Column("attempts", Integer, nullable=False, default=0),
     Column("dropped_samples", _COUNT, nullable=False, default=0),
-    Column("token_hash", String(64)),
-    Column("spec", Text, nullable=False),
-    Column("plan", Text),
-    Column("result", Text),
-    Column("failure", Text),
+    Column("token_hash", AnyText(64)),
+    Column("spec", AnyText, nullable=False),
+    Column("plan", AnyText),
+    Column("result", AnyText),
+    Column("failure", AnyText),
     sqlite_autoincrement=True,
 )
 Index("jobs_by_project", jobs.c.project, jobs.c.number)
@@ -81,10 +97,10 @@ Index("jobs_by_project", jobs.c.project, jobs.c.number)
 submissions = Table(
     "submissions",
     metadata,
-    Column("key", String(255), primary_key=True),
-    Column("fingerprint", String(64), nullable=False),
+    Column("key", AnyText(255), primary_key=True),
+    Column("fingerprint", AnyText(64), nullable=False),
     Column("job_id", _job_id(), nullable=False, index=True),
-    Column("answer", Text, nullable=False),
+    Column("answer", AnyText, nullable=False),
 )
 
 steps = Table(
@@ -93,7 +109,7 @@ steps = Table(
     # In this order the key serves both the page after a step and the newest step of a job.
     Column("job_id", _job_id(), primary_key=True),
     Column("step", _COUNT, primary_key=True),
-    Column("rank", Integer, primary_key=True),
+    Column("rank", _COUNT, primary_key=True),
     Column("attempt", Integer, nullable=False),
     Column("time", UtcTime, nullable=False),
     Column("samples", _COUNT, nullable=False),
@@ -131,6 +147,6 @@ events = Table(
     Column("job_id", _job_id(), nullable=False, index=True),
     Column("time", UtcTime, nullable=False),
     Column("state", _STATE, nullable=False),
-    Column("reason", Text),
+    Column("reason", AnyText),
     sqlite_autoincrement=True,
 )

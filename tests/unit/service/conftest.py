@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
+from sqlalchemy import URL
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
@@ -16,7 +18,9 @@ from service.models import JobState
 from service.services import Services
 from service.settings import Settings
 from service.store.database import Database
+from service.store.engine import parse_url
 from tests.unit.service.fakes import FakeClock, FakeRay, sample
+from tests.unit.service.postgres import PostgresServer, installed
 
 JOB: dict[str, Any] = {"name": "tiny", "data": {"source": "synthetic"}, "workers": {"count": 2}}
 
@@ -89,11 +93,35 @@ def events() -> Iterator[list[EventDict]]:
         yield caught
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    programs = installed()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = PostgresServer(programs)
+    try:
+        server.create()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    """Both databases, one after the other: without rows, and that of PostgreSQL with all tables."""
+    if request.param == "sqlite":
+        return parse_url(f"sqlite:///{tmp_path}/home/overlane.db")
+    server = request.getfixturevalue("postgres_server")
+    assert isinstance(server, PostgresServer)
+    return server.clean()
+
+
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(tmp_path: Path, database_url: URL, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for name in ("OVERLANE_URL", "OVERLANE_TOKEN", "OVERLANE_HOME", "OVERLANE_TOKENS_FILE", "OVERLANE_ENTRYPOINT"):
         monkeypatch.delenv(name, raising=False)
-    return Settings(home=tmp_path / "home", dashboard=tmp_path / "dist")
+    url = SecretStr(database_url.render_as_string(hide_password=False))
+    return Settings(home=tmp_path / "home", dashboard=tmp_path / "dist", database_url=url)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ sa.Table(
     _tables,
     sa.Column("job_id", _job_id(), primary_key=True),
     sa.Column("step", _count, primary_key=True, autoincrement=False),
-    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("rank", _count, primary_key=True, autoincrement=False),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("time", sa.DateTime, nullable=False),
     sa.Column("samples", _count, nullable=False),
