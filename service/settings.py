@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL
 
+from service.jobs.quotas import read_quotas
 from service.store.engine import parse_url
 
 DEFAULT_PORT = 8420
@@ -30,7 +31,7 @@ class Settings(BaseSettings):
     `cluster_cpus` CPUs. `ray_token_file` holds that cluster's token, if it asks for one. `report_url`
     is where the jobs reach this service; by default the address it listens on. `entrypoint` is the command that Ray
     runs for a job. `allowed_hosts` are further names under which the service may be addressed, separated by commas;
-    the one in `report_url` is always among them.
+    the one in `report_url` is always among them. `quotas_file` says what each project may hold at once, see `quotas.py`.
 
     A request that is no event stream may take `request_timeout_s`. A token, or an address without one, may send
     `rate_burst` requests at once and `rate_limit` a second; 0 means any number.
@@ -50,6 +51,7 @@ class Settings(BaseSettings):
     dashboard: Path = Path(__file__).parent / "dashboard" / "dist"
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     tokens_file: Path | None = None
+    quotas_file: Path | None = None
     request_timeout_s: float = Field(default=30, gt=0)
     rate_limit: float = Field(default=200, ge=0)
     rate_burst: int = Field(default=1000, ge=1)
@@ -65,6 +67,12 @@ class Settings(BaseSettings):
         if url is not None:
             parse_url(url.get_secret_value())
         return url
+
+    @field_validator("quotas_file")
+    @classmethod
+    def _of_known_limits(cls, path: Path | None) -> Path | None:
+        read_quotas(path)
+        return path
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod

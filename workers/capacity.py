@@ -32,10 +32,10 @@ def find_shortage(workers: WorkersSpec, nodes: Sequence[Mapping[str, float]]) ->
         needs = " and ".join(named(needed[kind], kind) for kind in short)
         has = " and ".join(f"{total[kind]:g}" for kind in short)
         return f"needs {needs} for {_least(workers)}, the cluster has {has}"
-    places = sum(_places(workers, node) for node in nodes)
-    if places < workers.min_count:
+    room = sum(places(workers, node) for node in nodes)
+    if room < workers.min_count:
         each = named(workers.cpus, "CPU") + (f" and {named(workers.gpus, 'GPU')}" if workers.gpus else "")
-        return f"needs {_least(workers)} with {each} each, the cluster's nodes can hold {places}"
+        return f"needs {_least(workers)} with {each} each, the cluster's nodes can hold {room}"
     return None
 
 
@@ -50,7 +50,8 @@ def named(amount: float, kind: str) -> str:
     return f"{amount:g} {kind}" + ("" if amount == 1 else "s")
 
 
-def _places(workers: WorkersSpec, node: Mapping[str, float]) -> int:
+def places(workers: WorkersSpec, node: Mapping[str, float]) -> int:
+    """How many workers of the group fit on a node with these resources."""
     each = {"CPU": units(workers.cpus), "GPU": units(workers.gpus)}
     return min(units(node.get(kind, 0.0)) // amount for kind, amount in each.items() if amount)
 

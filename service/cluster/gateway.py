@@ -3,7 +3,7 @@
 The service is no Ray driver on purpose: Ray ends a driver that loses its head node.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
@@ -56,10 +56,14 @@ class RayNode:
 
 @dataclass(frozen=True)
 class RayResources:
-    """The nodes of the cluster, and what Ray says is in use of their CPUs and GPUs (a few seconds old)."""
+    """The nodes of the cluster, and what Ray says is in use of their CPUs and GPUs (a few seconds old).
+
+    `used_at` says it by the address of the node; it is empty where Ray does not tell.
+    """
 
     nodes: tuple[RayNode, ...]
     used: dict[str, float]
+    used_at: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def total(self) -> dict[str, float]:
@@ -90,6 +94,9 @@ class RayGateway(Protocol):
 
     async def stop(self, job_id: str) -> None:
         """Ask a job to end. Ray ignores this while the job is still pending, so it has to be asked again."""
+
+    async def forget(self, job_id: str) -> None:
+        """Let Ray forget a job that has ended, so that its id can be submitted again."""
 
     async def logs(self, job_id: str) -> str | None:
         """Everything that the job's driver wrote so far, or None if Ray does not know the job."""
@@ -132,6 +139,11 @@ class HttpRayGateway:
         if response.status_code != httpx.codes.NOT_FOUND:
             _expect_success(response)
 
+    async def forget(self, job_id: str) -> None:
+        response = await self._send("DELETE", f"/api/jobs/{job_id}")
+        if response.status_code != httpx.codes.NOT_FOUND:
+            _expect_success(response)
+
     async def logs(self, job_id: str) -> str | None:
         response = await self._send("GET", f"/api/jobs/{job_id}/logs")
         return None if response.status_code == httpx.codes.NOT_FOUND else _read(_Logs, response).logs
@@ -144,8 +156,9 @@ class HttpRayGateway:
             for node in listing.data.result.result
             if node.state == "ALIVE"
         )
-        usage = status.data.clusterStatus.loadMetricsReport.usage if status.data.clusterStatus else {}
-        return RayResources(nodes, _counted({kind: pair[0] for kind, pair in usage.items()}))
+        load = status.data.clusterStatus.loadMetricsReport if status.data.clusterStatus else _Load()
+        used_at = {address: _used(usage) for address, usage in (load.usageByNode or {}).items()}
+        return RayResources(nodes, _used(load.usage), used_at)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -184,6 +197,7 @@ class _NodeListing(BaseModel):
 
 class _Load(BaseModel):
     usage: dict[str, tuple[float, float]] = {}
+    usageByNode: dict[str, dict[str, tuple[float, float]]] | None = None  # noqa: N815 - Ray's spelling
 
 
 class _ClusterStatus(BaseModel):
@@ -217,6 +231,10 @@ def _expect_success(response: httpx.Response) -> None:
     if not response.is_success:
         reason = _last_line(response.text)
         raise RayUnavailableError(f"{response.request.url} answered HTTP {response.status_code}: {reason}")
+
+
+def _used(usage: dict[str, tuple[float, float]]) -> dict[str, float]:
+    return _counted({kind: pair[0] for kind, pair in usage.items()})
 
 
 def _counted(resources: dict[str, float]) -> dict[str, float]:

@@ -58,6 +58,11 @@ class FakeRay:
         self._reach()
         self.calls.append(f"stop {job_id}")
 
+    async def forget(self, job_id: str) -> None:
+        self._reach()
+        self.calls.append(f"forget {job_id}")
+        del self.jobs[job_id]
+
     async def logs(self, job_id: str) -> str | None:
         self._reach()
         return self.texts.get(job_id)

@@ -81,6 +81,30 @@ async def test_resources_in_use() -> None:
     assert (await gateway(answer).resources()).used == {"CPU": 1.5}
 
 
+async def test_resources_in_use_by_node() -> None:
+    report = {"usage": {"CPU": [1.5, 2.0]}, "usageByNode": {"10.0.0.1": {"CPU": [1.5, 2.0], "memory": [0.0, 1e9]}}}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        busy = {"data": {"clusterStatus": {"loadMetricsReport": report}}}
+        return httpx.Response(200, json=NODES if request.url.path == "/api/v0/nodes" else busy)
+
+    assert (await gateway(answer).resources()).used_at == {"10.0.0.1": {"CPU": 1.5}}
+
+
+async def test_forgetting_a_job() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.method, request.url.path))
+        return httpx.Response({"gone": 404, "alive": 500}.get(request.url.path.rpartition("/")[2], 200), text="no\n")
+
+    for job_id in ("ended", "gone"):
+        await gateway(answer).forget(job_id)
+    with pytest.raises(RayUnavailableError, match="HTTP 500: no"):
+        await gateway(answer).forget("alive")
+    assert seen == [("DELETE", f"/api/jobs/{job_id}") for job_id in ("ended", "gone", "alive")]
+
+
 async def test_unknown_and_known_jobs() -> None:
     missing = gateway(lambda _: httpx.Response(404, text="Job j does not exist"))
     assert await missing.job("j") is None
