@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +23,6 @@ from workers.job import InvalidJob, load_job
 
 SAID_NO = 1
 BAD_USAGE = 2
-
-_WATCH_PAUSE_S = 1.0
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Train TorchRec models on Ray, with the AllToAlls hidden."
@@ -137,14 +134,31 @@ def logs(job_id: JobId, follow: Follow = False) -> None:
 @app.command()
 def watch(job_id: JobId) -> None:
     """Watch the overlap of a job's collectives until it has ended."""
-    with _client() as client, Live(console=console(), auto_refresh=False) as live:
-        while True:
-            job = client.job(job_id)
-            live.update(_watched(client, job), refresh=True)
-            if job.state.ended:
-                break
-            time.sleep(_WATCH_PAUSE_S)
+    with _client() as client:
+        with Live(console=console(), auto_refresh=False) as live:
+            for _ in client.follow_events(job_id):
+                live.update(_watched(client, client.job(job_id)), refresh=True)
+        job = client.job(job_id)
     _exit_with(job)
+
+
+@app.command()
+def trace(
+    job_id: JobId,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="where to write the trace")],
+    steps: Annotated[str | None, typer.Option(help="a step or a range, such as 120-160; else the newest ones")] = None,
+) -> None:
+    """Write steps of a job as a trace that ui.perfetto.dev opens."""
+    with _client() as client:
+        found = client.trace(job_id, steps)
+    notes = found.otherData
+    if notes.first_step is None:
+        _fail(f"{job_id} has no such steps; `overlane show {job_id}` tells how far it is", SAID_NO)
+    try:
+        output.write_text(found.model_dump_json(), encoding="utf-8")
+    except OSError as error:
+        _fail(f"{output} cannot be written: {error.strerror}", SAID_NO)
+    _say(f"{output}: steps {notes.first_step} to {notes.last_step} of {notes.ranks} ranks; open it at ui.perfetto.dev")
 
 
 @app.command()

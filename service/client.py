@@ -10,12 +10,17 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from service.models import NEXT_OFFSET_HEADER, Cluster, Job, JobPage, JobState, Overlap, StepPage
+from service.following import JobEnded, JobEvent, NotEventsError, together
+from service.models import NEXT_OFFSET_HEADER, Cluster, Job, JobPage, JobState, Overlap, StateChange, StepPage
 from service.problems import ProblemDocument
 from service.settings import is_loopback
+from service.telemetry.chrome import Trace
 
 _TIMEOUT_S = 30.0
 _FOLLOW_PAUSE_S = 0.5
+# A service that is started again is back within this many pauses; heartbeats come several times within the silence.
+_FOLLOW_TRIES = 60
+_SILENCE_S = 60.0
 
 _Shape = TypeVar("_Shape", bound=BaseModel)
 
@@ -82,6 +87,46 @@ class Client:
         query = {"after": after, "rank": rank, "limit": limit}
         return self._ask(StepPage, "GET", _path(job_id, "steps"), params=_given(query))
 
+    def trace(self, job_id: str, steps: str | None = None) -> Trace:
+        """Steps for ui.perfetto.dev: one (`120`), a range (`120-160`), or the newest ones."""
+        return self._ask(Trace, "GET", _path(job_id, "trace"), params=_given({"steps": steps}))
+
+    def follow_events(self, job_id: str) -> Iterator[list[JobEvent]]:
+        """What happens to a job, events that came together in one list, until it has ended or is deleted.
+
+        Every change of state comes once, also when the connection breaks and the service is started again meanwhile.
+        """
+        after, failures = 0, 0
+        while True:
+            try:
+                for events in self._events(job_id, after):
+                    after = max([after, *(event.number for event in events if isinstance(event, StateChange))])
+                    failures = 0
+                    if events:
+                        yield events
+                    if any(isinstance(event, JobEnded) for event in events):
+                        return
+            except (ServiceUnreachableError, ServiceError) as error:
+                failures += 1
+                gone = isinstance(error, ServiceError) and error.problem.status < 500
+                if gone or after == 0 or failures > _FOLLOW_TRIES:
+                    raise
+            time.sleep(_FOLLOW_PAUSE_S)
+
+    def _events(self, job_id: str, after: int) -> Iterator[list[JobEvent]]:
+        """One connection of `follow_events`."""
+        timeout = httpx.Timeout(_TIMEOUT_S, read=_SILENCE_S)
+        headers = {"Last-Event-ID": str(after)}
+        try:
+            with self._http.stream("GET", _path(job_id, "events"), headers=headers, timeout=timeout) as response:
+                if not response.is_success:
+                    response.read()
+                yield from together(self._checked(response).iter_text())
+        except httpx.HTTPError as error:
+            raise ServiceUnreachableError(f"no service at {self.url}: {error}") from error
+        except NotEventsError as error:
+            raise ServiceUnreachableError(f"{self.url} does not answer as this version of Overlane: {error}") from error
+
     def cluster(self) -> Cluster:
         return self._ask(Cluster, "GET", "/v1/cluster")
 
@@ -118,6 +163,9 @@ class Client:
             response = self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise ServiceUnreachableError(f"no service at {self.url}: {error}") from error
+        return self._checked(response)
+
+    def _checked(self, response: httpx.Response) -> httpx.Response:
         if response.is_success:
             return response
         try:

@@ -19,6 +19,7 @@ from service.store.jobs import JobStore
 from service.store.steps import StepStore
 from service.telemetry.feeds import Feeds
 from service.telemetry.reports import Telemetry
+from service.telemetry.trace import Tracer
 
 
 def utc_now() -> datetime:
@@ -34,6 +35,7 @@ class Services:
     jobs: JobService
     telemetry: Telemetry
     feeds: Feeds
+    tracer: Tracer
     logs: LogReader
     operations: Operations
     reconciler: Reconciler
@@ -55,6 +57,7 @@ class Services:
             jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke),
             telemetry=telemetry,
             feeds=Feeds(job_store, EventStore(database), telemetry),
+            tracer=Tracer(step_store, telemetry),
             logs=logs,
             operations=Operations(database, job_store, step_store, gateway),
             reconciler=reconciler,

@@ -1,5 +1,6 @@
 """Routes that look into one job: its log, its steps, its overlap."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from service.cluster.gateway import RayUnavailableError
 from service.models import NEXT_OFFSET_HEADER, JobState, Overlap, StepPage
 from service.problems import Problem, ProblemDocument, ProblemType
 from service.services import Services, Used
+from service.telemetry.chrome import Trace
+from service.telemetry.trace import STEPS_PATTERN, StepRange, trace_of
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], responses={404: {"model": ProblemDocument}})
 
@@ -32,6 +35,22 @@ async def overlap(job_id: str, services: Used) -> Overlap:
     """How much of the communication is hidden, per collective and per rank."""
     await services.jobs.record(job_id)
     return await services.telemetry.overlap(job_id)
+
+
+@router.get("/trace", response_model=Trace, responses={422: {"model": ProblemDocument}})
+async def trace(
+    job_id: str, services: Used, steps: Annotated[str | None, Query(pattern=STEPS_PATTERN)] = None
+) -> Response:
+    """Steps in the Chrome trace event format, which ui.perfetto.dev opens: a process for each rank, on one clock.
+
+    `steps` is one step (`120`) or a range (`120-160`); by default the newest 50 that every rank has reported. The
+    lengths of compute and collectives within a step are measured, their places are not: see `otherData`.
+    """
+    record = await services.jobs.record(job_id)
+    samples = await services.tracer.samples(record, None if steps is None else StepRange.parse(steps))
+    body = await asyncio.to_thread(lambda: trace_of(job_id, samples).model_dump_json().encode())
+    headers = {"Content-Disposition": f'attachment; filename="{job_id}.trace.json"'}
+    return Response(body, media_type="application/json", headers=headers)
 
 
 @router.get("/logs", response_class=Response)

@@ -11,6 +11,10 @@ from typer.testing import CliRunner
 from service import cli
 from service.client import Client
 from service.problems import ProblemType
+from service.telemetry.chrome import Trace
+from service.telemetry.trace import trace_of
+from tests.unit.service.fakes import sample
+from workers.reports import StepSample
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -125,12 +129,12 @@ def test_json_is_what_the_api_returns(service: Callable[[Answer], None]) -> None
 
 
 @pytest.mark.parametrize("job_id", ["", "..", "../../metrics", "a/b", "x?y"])
-@pytest.mark.parametrize("command", ["show", "logs", "watch", "stop", "delete"])
+@pytest.mark.parametrize("command", ["show", "logs", "watch", "trace", "stop", "delete"])
 def test_what_cannot_be_the_id_of_a_job_is_bad_usage(
     service: Callable[[Answer], None], command: str, job_id: str
 ) -> None:
     service(_unreachable)
-    assert run(command, job_id)[0] == 2
+    assert run(command, job_id, *(["-o", "/dev/null"] if command == "trace" else []))[0] == 2
 
 
 def test_json_and_a_log_do_not_mix(job_file: Path, service: Callable[[Answer], None]) -> None:
@@ -183,6 +187,8 @@ def test_watch_shows_the_overlap_of_each_collective(service: Callable[[Answer], 
     overlap = NO_OVERLAP | {"steps": 1, "collectives": [part | {"name": "gradient", "partition": "ol"}]}
 
     def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/events"):
+            return httpx.Response(200, text="event: end\ndata: succeeded\n\n")
         return httpx.Response(
             200, json=overlap if request.url.path.endswith("/overlap") else JOB | {"state": "succeeded"}
         )
@@ -199,6 +205,26 @@ def test_watch_shows_the_overlap_of_each_collective(service: Callable[[Answer], 
         "1.5 kB",
         "0 B",
     ]
+
+
+def test_a_trace_is_written_to_a_file(service: Callable[[Answer], None], tmp_path: Path) -> None:
+    samples = [StepSample.model_validate(sample(step, rank)) for step in (7, 8) for rank in range(2)]
+    found = trace_of("job-1", samples)
+    service(lambda _: httpx.Response(200, text=found.model_dump_json()))
+    file = tmp_path / "trace.json"
+    status, output = run("trace", "job-1", "-o", str(file), "--steps", "7-8")
+    assert status == 0, output
+    assert "steps 7 to 8 of 2 ranks" in output
+    assert Trace.model_validate_json(file.read_text()) == found
+    status, output = run("trace", "job-1", "-o", str(tmp_path / "none" / "trace.json"))
+    assert status == 1
+    assert "cannot be written" in output
+    assert run("trace", "job-1")[0] == 2, "it must say where to write"
+    service(lambda _: httpx.Response(200, text=trace_of("job-1", []).model_dump_json()))
+    status, output = run("trace", "job-1", "-o", str(tmp_path / "empty.json"))
+    assert status == 1
+    assert "overlane show job-1" in output
+    assert not (tmp_path / "empty.json").exists()
 
 
 @pytest.mark.parametrize(

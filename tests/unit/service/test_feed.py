@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.models import JobState, LatestStep, StateChange
@@ -61,6 +61,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS)
+@settings(deadline=None)
 def test_nobody_misses_a_change_or_sees_it_twice(operations: list[tuple[str, int]]) -> None:
     async def run() -> None:
         feed = Feed(kept=KEPT)
@@ -93,6 +94,7 @@ def test_nobody_misses_a_change_or_sees_it_twice(operations: list[tuple[str, int
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())
+@settings(deadline=None)
 def test_resuming_at_any_number(gaps: list[int], data: st.DataObject) -> None:
     written = [sum(gaps[: index + 1]) for index in range(len(gaps))]
     last = data.draw(st.integers(0, written[-1] + 1))
