@@ -32,7 +32,7 @@ class Run:
 
 def read_run(job: str, environment: dict[str, str]) -> Run:
     """Read the job file and what the control plane says in the environment. Raises `InvalidJob`."""
-    spec = _read_job(job, environment)
+    spec = read_spec(job, environment)
     if spec.data.path is not None and "://" not in spec.data.path:
         # Ray's workers have working directories of their own.
         spec = spec.model_copy(update={"data": spec.data.model_copy(update={"path": os.path.abspath(spec.data.path)})})
@@ -50,7 +50,8 @@ def read_run(job: str, environment: dict[str, str]) -> Run:
     )
 
 
-def _read_job(job: str, environment: dict[str, str]) -> JobSpec:
+def read_spec(job: str, environment: dict[str, str]) -> JobSpec:
+    """The job file at the path `job`, or in the variable NAME if it is `env:NAME`. Raises `InvalidJob`."""
     place, _, name = job.partition(":")
     if place != "env" or not name:
         return load_job(Path(job))

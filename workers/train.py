@@ -1,5 +1,7 @@
 """Train a job on Ray: `python -m workers.train --job FILE`, by hand, under `ray job submit`, or from the control plane.
 
+With `--plan` nothing is trained: it checks that data, model and tables are as they must be, and prints what it finds.
+
 Exit status: 0 when the job succeeded, 1 when it failed, 2 when the job file is not valid, 130 when it was stopped.
 """
 
@@ -9,8 +11,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from workers.job import InvalidJob
-from workers.run import ExitStatus, read_run
+from workers.job import InvalidJob, JobSpec
+from workers.plans import Finding
+from workers.run import ExitStatus, read_run, read_spec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A stop comes as SIGINT. Whatever a script starts in the background inherits that it is ignored, down to here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        run = read_run(_parser().parse_args(arguments).job, dict(os.environ))
+        given = _parser().parse_args(arguments)
+        if given.plan:
+            return _plan(read_spec(given.job, dict(os.environ)))
+        run = read_run(given.job, dict(os.environ))
     except InvalidJob as error:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
@@ -34,7 +40,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--job", required=True, metavar="FILE|env:NAME", help="the job file, or the environment variable that holds it"
     )
+    parser.add_argument("--plan", action="store_true", help="only check the job, and print what is found")
     return parser
+
+
+def _plan(job: JobSpec) -> ExitStatus:
+    from workers.dry_run import DryRun, cluster_nodes, limited
+
+    def tell(finding: Finding) -> None:
+        sys.stdout.write(finding.line())
+        sys.stdout.flush()
+
+    with limited():
+        return ExitStatus.SUCCEEDED if DryRun(job, cluster_nodes(), tell).run() else ExitStatus.FAILED
 
 
 if __name__ == "__main__":
