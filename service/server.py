@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -23,6 +24,8 @@ _UP_TIMEOUT_S = 30.0
 _DOWN_TIMEOUT_S = 10.0
 # Streams that are still being followed are cut off after this time.
 _GRACE_S = 1
+# So is a client that takes nothing of what it is sent for this time: nothing else would ever end a stream to it.
+_DEAF_AFTER_S = 60
 
 
 class PortTakenError(Exception):
@@ -137,6 +140,8 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sys.platform == "linux":
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _DEAF_AFTER_S)
     try:
         listener.bind((host, port))
         # Without listening, a second service could bind the same port while Ray starts.
