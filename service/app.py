@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
 import structlog
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.responses import PlainTextResponse
 
 from service import problems
 from service.browser import BrowserGuard
 from service.cluster.gateway import RayGateway
-from service.routers import internal, jobs, observe, operations, stream
+from service.routers import audit, internal, jobs, observe, operations, stream
+from service.routers.access import authorize
 from service.services import Services
 from service.settings import Settings
 from service.store.database import Database
@@ -50,7 +51,8 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
         version=version("overlane"),
         description="Trains TorchRec models on Ray with the embedding AllToAlls hidden behind compute.",
         lifespan=lifespan,
-        # These pages would load scripts from elsewhere.
+        # A route of its own asks for a token, and the pages would load scripts from elsewhere.
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )
@@ -58,8 +60,8 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
     traffic.install(app, settings)
     app.add_middleware(BrowserGuard, allowed_hosts=settings.own_hosts)
     traffic.name_requests(app)
-    for module in (jobs, observe, stream, operations, internal):
-        app.include_router(module.router)
+    for module in (jobs, observe, stream, operations, audit, internal):
+        app.include_router(module.router, dependencies=[Depends(authorize)])
     _serve_dashboard(app, settings)
     return app
 

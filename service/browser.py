@@ -13,10 +13,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.problems import Problem, ProblemType
 from service.settings import is_loopback
 
-_ANSWER_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
+# The page consists of scripts, styles, an icon and requests of our own, and of nothing else.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ANSWER_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
 
 
@@ -31,17 +40,15 @@ class BrowserGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(Headers(scope=scope))
-        if refusal is not None:
-            await refusal.answer(scope["path"])(scope, receive, send)
-            return
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_ANSWER_HEADERS)
+                MutableHeaders(scope=message).update(ANSWER_HEADERS)
             await send(message)
 
-        await self._app(scope, receive, guarded)
+        refusal = self._refusal(Headers(scope=scope))
+        answer = self._app if refusal is None else refusal.answer(scope["path"])
+        await answer(scope, receive, guarded)
 
     def _refusal(self, headers: Headers) -> Problem | None:
         asked = headers.get("host", "")

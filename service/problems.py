@@ -24,6 +24,7 @@ class ProblemType(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", HTTPStatus.METHOD_NOT_ALLOWED, "The address does not know this method")
     JOB_ACTIVE = ("job-active", HTTPStatus.CONFLICT, "The job has not ended")
     UNAUTHORIZED = ("unauthorized", HTTPStatus.UNAUTHORIZED, "The token is missing or wrong")
+    FORBIDDEN = ("forbidden", HTTPStatus.FORBIDDEN, "The token does not allow this")
     FOREIGN_ORIGIN = ("foreign-origin", HTTPStatus.FORBIDDEN, "The request comes from a foreign page")
     ADDRESS_TOO_LONG = ("address-too-long", HTTPStatus.REQUEST_URI_TOO_LONG, "The address is too long")
     HEADERS_TOO_LARGE = (

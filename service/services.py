@@ -12,7 +12,10 @@ from service.jobs.actions import JobService
 from service.jobs.logs import LogReader
 from service.jobs.reconciler import Reconciler, ReconcilerLoop
 from service.operations import Operations
+from service.security.access import Access
+from service.security.tokens_file import TokensFile
 from service.settings import Settings
+from service.store.audit import AuditStore
 from service.store.database import Database
 from service.store.events import EventStore
 from service.store.jobs import JobStore
@@ -32,6 +35,8 @@ class Services:
 
     database: Database
     gateway: RayGateway
+    access: Access
+    audit: AuditStore
     jobs: JobService
     telemetry: Telemetry
     feeds: Feeds
@@ -54,6 +59,8 @@ class Services:
         return cls(
             database=database,
             gateway=gateway,
+            access=Access(TokensFile(settings.tokens_file) if settings.tokens_file else None, job_store),
+            audit=AuditStore(database),
             jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke),
             telemetry=telemetry,
             feeds=Feeds(job_store, EventStore(database), telemetry),

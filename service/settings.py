@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL
 
 from service.jobs.quotas import read_quotas
+from service.security.tokens_file import read_tokens
 from service.store.engine import parse_url
 
 DEFAULT_PORT = 8420
@@ -31,7 +32,8 @@ class Settings(BaseSettings):
     `cluster_cpus` CPUs. `ray_token_file` holds that cluster's token, if it asks for one. `report_url`
     is where the jobs reach this service; by default the address it listens on. `entrypoint` is the command that Ray
     runs for a job. `allowed_hosts` are further names under which the service may be addressed, separated by commas;
-    the one in `report_url` is always among them. `quotas_file` says what each project may hold at once, see `quotas.py`.
+    the one in `report_url` is always among them. `tokens_file` names who may use the service, see `tokens_file.py`.
+    `quotas_file` says what each project may hold at once, see `quotas.py`.
 
     A request that is no event stream may take `request_timeout_s`. A token, or an address without one, may send
     `rate_burst` requests at once and `rate_limit` a second; 0 means any number.
@@ -80,13 +82,13 @@ class Settings(BaseSettings):
         return tuple(host.strip() for host in hosts.split(",") if host.strip()) if isinstance(hosts, str) else hosts
 
     @model_validator(mode="after")
-    def _loopback_only(self) -> Self:
+    def _loopback_or_tokens(self) -> Self:
         if self.tokens_file is not None:
-            raise ValueError(f"OVERLANE_TOKENS_FILE={self.tokens_file}: this version knows no tokens yet; unset it")
-        if not is_loopback(self.host):
+            read_tokens(self.tokens_file)
+        elif not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host}: the service has no authentication without OVERLANE_TOKENS_FILE, so it listens on "
-                "loopback only; use 127.0.0.1, and a tunnel or an authenticating proxy to reach it from elsewhere"
+                "loopback only; use 127.0.0.1, or make a file of tokens with `overlane token`"
             )
         return self
 
@@ -100,7 +102,7 @@ class Settings(BaseSettings):
     def own_hosts(self) -> frozenset[str]:
         """Names, beside the loopback ones, that requests may carry."""
         reported_to = urlsplit(self.report_url or "").hostname
-        return frozenset((*self.allowed_hosts, reported_to) if reported_to else self.allowed_hosts)
+        return frozenset((*self.allowed_hosts, self.host, reported_to or self.host))
 
     @property
     def job_command(self) -> str:

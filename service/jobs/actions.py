@@ -9,10 +9,14 @@ from datetime import UTC, datetime
 import structlog
 
 from service.cluster.gateway import RayGateway, RayUnavailableError
+from service.cursors import cursor_of, number_of
 from service.jobs.capacity import never_fits, resources_of
 from service.jobs.logs import LogReader
 from service.models import Job, JobPage, JobState
 from service.problems import FieldError, Problem, ProblemType
+from service.security.access import check_project
+from service.security.audit import AuditAction, Deed
+from service.security.roles import Caller
 from service.store.jobs import DuplicateKeyError, JobRecord, JobStore, Submission
 from service.telemetry.reports import Telemetry
 from workers.job import InvalidJob, JobSpec
@@ -45,14 +49,18 @@ class JobService:
         self._now = now
         self._poke = poke
 
-    async def submit(self, spec: JobSpec, key: str | None) -> Job:
+    async def submit(self, caller: Caller, spec: JobSpec, key: str | None) -> Job:
         """Record a job that can run here. With `key` the first answer is given again; nothing is recorded twice.
 
-        Raises `Problem`: another job file under the same key, missing data, too large for the cluster, no cluster.
+        Raises `Problem`: a project that is not the caller's, another job file under the same key of the project,
+        missing data, too large for the cluster, no cluster.
         """
+        check_project(caller, spec.queue.project)
         fingerprint = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
-        if key is not None and (answer := await self._answered(key, fingerprint)) is not None:
-            return answer
+        if key is not None:
+            key = f"{spec.queue.project}/{key}"
+            if (answer := await self._answered(key, fingerprint)) is not None:
+                return answer
         await self._check(spec)
         now = self._now()
         job_id = new_job_id(now)
@@ -61,7 +69,7 @@ class JobService:
         if key is not None:
             submission = Submission(key=key, fingerprint=fingerprint, job_id=job_id, answer=job.model_dump_json())
         try:
-            await self._jobs.add(job_id, spec, now, submission)
+            await self._jobs.add(job_id, spec, now, submission, Deed(caller.name, AuditAction.SUBMIT))
         except DuplicateKeyError:
             assert key is not None
             answer = await self._answered(key, fingerprint)
@@ -82,29 +90,33 @@ class JobService:
             raise Problem(ProblemType.UNKNOWN_JOB, f"no job has the id {job_id!r}")
         return record
 
-    async def page(self, state: JobState | None, project: str | None, cursor: str | None, limit: int) -> JobPage:
-        """Raises `Problem` for a cursor that no page has given."""
-        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-            fault = FieldError(field="cursor", message=f"not the next_cursor of a page (got {cursor!r})")
-            raise Problem(ProblemType.INVALID_REQUEST, f"{fault.field}: {fault.message}", [fault])
-        records, following = await self._jobs.page(state, project, None if cursor is None else int(cursor), limit)
+    async def page(
+        self, caller: Caller, state: JobState | None, project: str | None, cursor: str | None, limit: int
+    ) -> JobPage:
+        """Jobs that the caller sees. Raises `Problem` for a cursor that no page has given."""
+        before = number_of(cursor)
+        if project is not None and not caller.sees(project):
+            return JobPage(items=[], next_cursor=None)
+        narrowed = project if caller.sees_all else caller.project
+        records, following = await self._jobs.page(state, narrowed, before, limit)
         items = [await self._shown(record) for record in records]
-        return JobPage(items=items, next_cursor=None if following is None else str(following))
+        return JobPage(items=items, next_cursor=cursor_of(following))
 
-    async def stop(self, job_id: str) -> Job:
+    async def stop(self, caller: Caller, job_id: str) -> Job:
         """Record the wish to stop; the reconciler sees to it. Changes nothing about a job that is ending or ended."""
         await self.record(job_id)
+        deed = Deed(caller.name, AuditAction.STOP)
         asked = await self._jobs.change(
-            job_id, self._now(), STOPPABLE_STATES, state=JobState.STOPPING, stop_requested=True, reason=None
+            job_id, self._now(), STOPPABLE_STATES, deed, state=JobState.STOPPING, stop_requested=True, reason=None
         )
         if asked:
             log.info("job_stop_requested", job_id=job_id)
             self._poke()
         return await self.get(job_id)
 
-    async def delete(self, job_id: str) -> None:
+    async def delete(self, caller: Caller, job_id: str) -> None:
         """Delete an ended job, its steps and its log. Raises `Problem` unless it has ended."""
-        if not await self._jobs.remove(job_id):
+        if not await self._jobs.remove(job_id, self._now(), Deed(caller.name, AuditAction.DELETE)):
             record = await self.record(job_id)
             raise Problem(ProblemType.JOB_ACTIVE, f"{job_id} is {record.state}; stop it first")
         self._logs.forget(job_id)
@@ -115,7 +127,8 @@ class JobService:
         if first is None:
             return None
         if first.fingerprint != fingerprint:
-            detail = f"Idempotency-Key {key!r} was used for {first.job_id} with another job file; use a new key"
+            sent = key.partition("/")[2]
+            detail = f"Idempotency-Key {sent!r} was used for {first.job_id} with another job file; use a new key"
             raise Problem(ProblemType.KEY_REUSED, detail)
         return Job.model_validate_json(first.answer)
 

@@ -7,11 +7,15 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from service.jobs.actions import invalid_job
 from service.models import Job, JobPage, JobState
 from service.problems import Problem, ProblemDocument, ProblemType
+from service.routers.access import Asking
 from service.routers.body import read_body
 from service.services import Used
 from workers.job import MAX_JOB_BYTES, InvalidJob, JobSpec, read_job, read_json
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses={404: {"model": ProblemDocument}})
+
+# Stored behind the name of a project, in 255 characters together.
+MAX_KEY_LENGTH = 191
 
 _JSON = "application/json"
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
@@ -31,14 +35,15 @@ async def submit(
     request: Request,
     response: Response,
     services: Used,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+    caller: Asking,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=MAX_KEY_LENGTH)] = None,
 ) -> Job:
     """Submit a job file, as JSON or YAML. A repeated `Idempotency-Key` gives the first answer again."""
     try:
         spec = _read(request.headers.get("content-type", ""), await read_body(request, MAX_JOB_BYTES))
     except InvalidJob as error:
         raise invalid_job(error) from None
-    job = await services.jobs.submit(spec, idempotency_key)
+    job = await services.jobs.submit(caller, spec, idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return job
 
@@ -46,13 +51,14 @@ async def submit(
 @router.get("")
 async def list_jobs(
     services: Used,
+    caller: Asking,
     state: JobState | None = None,
     project: str | None = None,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> JobPage:
-    """Jobs, newest first."""
-    return await services.jobs.page(state, project, cursor, limit)
+    """Jobs that the token may see, newest first."""
+    return await services.jobs.page(caller, state, project, cursor, limit)
 
 
 @router.get("/{job_id}")
@@ -62,15 +68,15 @@ async def show(job_id: str, services: Used) -> Job:
 
 
 @router.post("/{job_id}/stop", status_code=202)
-async def stop(job_id: str, services: Used) -> Job:
+async def stop(job_id: str, services: Used, caller: Asking) -> Job:
     """Ask a job to stop; asking again, or asking an ended job, changes nothing."""
-    return await services.jobs.stop(job_id)
+    return await services.jobs.stop(caller, job_id)
 
 
 @router.delete("/{job_id}", status_code=204, responses={409: {"model": ProblemDocument}})
-async def delete(job_id: str, services: Used) -> None:
+async def delete(job_id: str, services: Used, caller: Asking) -> None:
     """Delete an ended job with its steps and its log."""
-    await services.jobs.delete(job_id)
+    await services.jobs.delete(caller, job_id)
 
 
 def _read(content_type: str, body: bytes) -> JobSpec:

@@ -1,6 +1,8 @@
 """Routes for operators: probes, metrics, the cluster."""
 
-from fastapi import APIRouter
+from typing import Any
+
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -19,7 +21,8 @@ async def livez() -> Health:
 
 @router.get("/readyz", responses={503: {"model": ProblemDocument}})
 async def readyz(services: Used) -> Health:
-    """The database and Ray answer too."""
+    """The database and Ray answer too, and the tokens file can be used."""
+    services.access.check()
     await services.operations.check_ready()
     return Health()
 
@@ -34,3 +37,10 @@ async def metrics(services: Used) -> Response:
 async def cluster(services: Used) -> Cluster:
     """The Ray cluster, and how many jobs are in each state."""
     return await services.operations.cluster()
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> dict[str, Any]:
+    """What this API offers."""
+    document: dict[str, Any] = request.app.openapi()
+    return document

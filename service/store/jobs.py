@@ -7,8 +7,11 @@ from typing import Any, TypedDict, Unpack
 from pydantic import BaseModel, ConfigDict, Json
 from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.models import ENDED_STATES, JobState
+from service.security.audit import Deed, JobFacts
+from service.store.audit import write_down
 from service.store.database import Database
 from service.store.tables import events, jobs, submissions
 from workers.job import JobSpec
@@ -77,12 +80,14 @@ class DuplicateKeyError(Exception):
 
 
 class JobStore:
-    """Reads and writes jobs. Every change of state leaves an event in the same transaction."""
+    """Reads and writes jobs. Every change of state leaves an event, and every deed an entry in the audit, in the same
+    transaction.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, job_id: str, spec: JobSpec, at: datetime, submission: Submission | None) -> None:
+    async def add(self, job_id: str, spec: JobSpec, at: datetime, submission: Submission | None, deed: Deed) -> None:
         """Record a queued job. Raises `DuplicateKeyError`."""
         job = {
             "id": job_id,
@@ -101,6 +106,8 @@ class JobStore:
                 )
                 if submission is not None:
                     await connection.execute(insert(submissions).values(submission.model_dump()))
+                added = JobFacts(name=spec.name, state=JobState.QUEUED)
+                await write_down(connection, deed, at, (job_id, spec.queue.project), None, added)
         except IntegrityError as error:
             if submission is None:
                 raise
@@ -115,6 +122,11 @@ class JobStore:
         async with self._database.read() as connection:
             row = (await connection.execute(select(jobs).where(jobs.c.id == job_id))).first()
         return None if row is None else _record(row)
+
+    async def project(self, job_id: str) -> str | None:
+        """The project of a job, or None if there is no such job."""
+        async with self._database.read() as connection:
+            return (await connection.execute(select(jobs.c.project).where(jobs.c.id == job_id))).scalar()
 
     async def page(
         self, state: JobState | None, project: str | None, before: int | None, limit: int
@@ -146,9 +158,20 @@ class JobStore:
             found = {row[0]: row[1] for row in await connection.execute(query)}
         return {state: found.get(state, 0) for state in JobState}
 
-    async def change(self, job_id: str, at: datetime, when: Collection[JobState], **values: Unpack[JobChange]) -> bool:
-        """Change a job that is in one of the states `when`; false if it is in another one by now."""
+    async def change(
+        self,
+        job_id: str,
+        at: datetime,
+        when: Collection[JobState],
+        deed: Deed | None = None,
+        **values: Unpack[JobChange],
+    ) -> bool:
+        """Change a job that is in one of the states `when`; false if it is in another one by now.
+
+        `deed` is given where a request asks for the change.
+        """
         async with self._database.write() as connection:
+            before = None if deed is None else await _locked(connection, job_id)
             done = await connection.execute(
                 update(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(when)).values(**values)
             )
@@ -156,13 +179,28 @@ class JobStore:
             if changed and "state" in values:
                 event = {"job_id": job_id, "time": at, "state": values["state"], "reason": values.get("reason")}
                 await connection.execute(insert(events).values(event))
+            if changed and deed is not None and before is not None:
+                was = JobFacts(name=before.name, state=before.state)
+                now = JobFacts(name=before.name, state=values.get("state", before.state))
+                await write_down(connection, deed, at, (job_id, before.project), was, now)
         return changed
 
-    async def remove(self, job_id: str) -> bool:
+    async def remove(self, job_id: str, at: datetime, deed: Deed) -> bool:
         """Delete an ended job with all that belongs to it; false if it has not ended."""
         async with self._database.write() as connection:
-            done = await connection.execute(delete(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(ENDED_STATES)))
-        return done.rowcount == 1
+            job = await _locked(connection, job_id)
+            if job is None or not job.state.ended:
+                return False
+            await connection.execute(delete(jobs).where(jobs.c.id == job_id))
+            was = JobFacts(name=job.name, state=job.state, spec=job.spec)
+            await write_down(connection, deed, at, (job_id, job.project), was, None)
+        return True
+
+
+async def _locked(connection: AsyncConnection, job_id: str) -> JobRecord | None:
+    """The job as it stays until the transaction of `connection` ends, but for what that changes itself."""
+    row = (await connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update())).first()
+    return None if row is None else _record(row)
 
 
 def _record(row: Row[Any]) -> JobRecord:

@@ -150,3 +150,18 @@ events = Table(
     Column("reason", AnyText),
     sqlite_autoincrement=True,
 )
+
+audit = Table(
+    "audit",
+    metadata,
+    # No reference to the job: what was done to it is known after it is deleted.
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("time", UtcTime, nullable=False),
+    Column("actor", AnyText(64)),
+    Column("action", AnyText(16), nullable=False),
+    Column("job_id", AnyText(64), nullable=False, index=True),
+    Column("project", AnyText(64), nullable=False),
+    Column("before", AnyText),
+    Column("after", AnyText),
+    sqlite_autoincrement=True,
+)

@@ -25,13 +25,17 @@ class Telemetry:
         self._steps = steps
         self._poke = poke
 
-    async def accept(self, job_id: str, token: str, body: bytes) -> None:
-        """Store a delivery. Raises `Problem`: unknown job, wrong token, a body that is not a strict `ReportBatch`."""
+    async def reporter(self, job_id: str, token: str | None) -> JobRecord:
+        """The job that reports with this token. Raises `Problem`, the same for a wrong token and an unknown job."""
         record = await self._jobs.get(job_id)
-        if record is None:
-            raise Problem(ProblemType.UNKNOWN_JOB, f"no job has the id {job_id!r}")
-        if record.token_hash is None or not is_token(token, record.token_hash):
+        known = None if record is None else record.token_hash
+        if record is None or known is None or token is None or not is_token(token, known):
             raise Problem(ProblemType.UNAUTHORIZED, f"not the report token of {job_id}")
+        return record
+
+    async def accept(self, job_id: str, token: str | None, body: bytes) -> None:
+        """Store a delivery. Raises `Problem`: as `reporter`, and for a body that is not a strict `ReportBatch`."""
+        record = await self.reporter(job_id, token)
         try:
             await self._steps.record(job_id, parse_reports(body))
         except IntegrityError:

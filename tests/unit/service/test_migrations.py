@@ -11,6 +11,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from service.security.audit import AuditAction, Deed
 from service.store.database import Database
 from service.store.engine import create_engine, parse_url
 from service.store.jobs import JobStore
@@ -53,7 +54,7 @@ async def _use(url: URL) -> None:
     """Open the database and store something in it."""
     database = await Database.open(url)
     try:
-        await JobStore(database).add("job-1", parse_job({"name": "tiny"}), START, None)
+        await JobStore(database).add("job-1", parse_job({"name": "tiny"}), START, None, Deed(None, AuditAction.SUBMIT))
         batch = ReportBatch.model_validate({"samples": [sample(0, 0, clock_offset_ms=2.5, clock_uncertainty_ms=0.5)]})
         await StepStore(database).record("job-1", batch)
         assert await StepStore(database).of_step("job-1", 0) == batch.samples
@@ -105,6 +106,18 @@ async def test_a_file_from_before_migrations_is_brought_up_to_date_and_keeps_its
         finally:
             await database.close()
         await _check_tables(sqlite(path))
+
+
+async def test_idempotency_keys_of_before_belong_to_the_project_of_their_job(path: Path) -> None:
+    _unversioned(path, f"INSERT INTO submissions VALUES ('{'k' * 255}', 'f', 'job-0', '{{}}')")
+    database = await Database.open(sqlite(path))
+    try:
+        assert await JobStore(database).submission("k" * 255) is None
+        kept = await JobStore(database).submission(f"default/{'k' * 255}")
+        assert kept is not None
+        assert kept.job_id == "job-0"
+    finally:
+        await database.close()
 
 
 async def test_a_file_of_a_still_earlier_version_gets_the_tables_and_columns_that_came_later(path: Path) -> None:

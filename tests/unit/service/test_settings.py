@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.settings import Settings
+from tests.unit.service.callers import Callers
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
@@ -20,10 +21,12 @@ def test_elsewhere_is_refused_with_a_reason(host: str) -> None:
         Settings(host=host)
 
 
-def test_tokens_are_not_silently_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OVERLANE_TOKENS_FILE", str(tmp_path / "tokens"))
-    with pytest.raises(ValidationError, match="knows no tokens yet"):
+def test_elsewhere_needs_a_tokens_file_that_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLANE_TOKENS_FILE", str(tmp_path / "tokens.yaml"))
+    with pytest.raises(ValidationError, match=r"tokens\.yaml: cannot be read: No such file"):
         Settings(host="0.0.0.0")
+    Callers(tmp_path / "tokens.yaml")
+    assert Settings(host="10.1.2.3").own_hosts == {"10.1.2.3"}
 
 
 def test_the_command_of_a_job() -> None:
@@ -42,7 +45,7 @@ def test_names_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVERLANE_ALLOWED_HOSTS", "one.example, two.example")
     assert Settings().allowed_hosts == ("one.example", "two.example")
     settings = Settings(report_url="https://overlane.svc:8443/prefix")
-    assert settings.own_hosts == {"one.example", "two.example", "overlane.svc"}
+    assert settings.own_hosts == {"127.0.0.1", "one.example", "two.example", "overlane.svc"}
     with pytest.raises(ValidationError, match="report_url"):
         Settings(report_url="overlane.svc")
 

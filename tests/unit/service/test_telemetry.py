@@ -67,7 +67,7 @@ async def test_result(plane: Plane) -> None:
 
 async def test_who_may_report(plane: Plane) -> None:
     job_id, other = await plane.started(workers={"count": 1}), await plane.submit()
-    problem(await post(plane, "job-nope", "{}", plane.ray.token(job_id)), ProblemType.UNKNOWN_JOB)
+    problem(await post(plane, "job-nope", "{}", plane.ray.token(job_id)), ProblemType.UNAUTHORIZED)
     problem(await post(plane, job_id, "{}", "guess"), ProblemType.UNAUTHORIZED)
     problem(await post(plane, other, "{}", plane.ray.token(job_id)), ProblemType.UNAUTHORIZED)
     assert (await post(plane, job_id, "{}", plane.ray.token(job_id))).status_code == 204

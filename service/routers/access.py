@@ -1,0 +1,25 @@
+"""The dependency of every route: may this caller do this? `Asking` hands the caller to a route that needs to know."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+from starlette.routing import Route
+
+from service.security.roles import Caller
+from service.services import Used
+
+
+async def authorize(request: Request, services: Used) -> Caller | None:
+    """Raises `Problem` as `Access.admit` does."""
+    route = request.scope["route"]
+    assert isinstance(route, Route)
+    job_id = request.path_params.get("job_id")
+    return await services.access.admit(request.method, route.path, job_id, request.headers)
+
+
+def _known(caller: Annotated[Caller | None, Depends(authorize)]) -> Caller:
+    assert caller is not None
+    return caller
+
+
+Asking = Annotated[Caller, Depends(_known)]

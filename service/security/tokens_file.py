@@ -1,0 +1,212 @@
+"""The tokens file: who may use the service, as a list in YAML with one entry for each token.
+
+    - {name: ci, role: submitter, project: ranking, hash: "sha256:…"}
+
+Only hashes stand in it. A plain hash will do, since `overlane token` makes tokens that are random and long.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import structlog
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from service.security.roles import EVERY_PROJECT, Caller, Role
+from workers.job_text import load_yaml
+
+log = structlog.get_logger(__name__)
+
+MAX_BYTES = 1024**2
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+PROJECT_PATTERN = r"^(\*|[a-z0-9][a-z0-9-]{0,62})$"
+
+_EXAMPLE = 'an entry is - {name: ci, role: viewer, project: "*", hash: "sha256:..."}, each field once'
+_LONGEST_FIELD = 20
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class InvalidTokensFileError(ValueError):
+    """The tokens file cannot be used. The message names file, entry and field, and never a value."""
+
+    def __init__(self, path: Path, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(f"{path}: {fault}" for fault in faults))
+
+
+class TokenEntry(BaseModel):
+    """One token: whose it is, what it is good for, and its hash."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=NAME_PATTERN)
+    role: Role
+    project: str = Field(pattern=PROJECT_PATTERN)
+    hash: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _admins_are_everywhere(self) -> Self:
+        if self.role is Role.ADMIN and self.project != EVERY_PROJECT:
+            raise ValueError(f"project: an admin acts in every project; write '{EVERY_PROJECT}'")
+        return self
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.name, self.role, self.project)
+
+    @property
+    def line(self) -> str:
+        """The entry as it stands in the file."""
+        return f'- {{name: {self.name}, role: {self.role.value}, project: "{self.project}", hash: "{self.hash}"}}'
+
+
+def new_entry(name: str, role: Role, project: str) -> tuple[str, TokenEntry]:
+    """A new token, and the entry that makes it known. Raises `pydantic.ValidationError`."""
+    token = f"overlane_{secrets.token_urlsafe(32)}"
+    return token, TokenEntry(name=name, role=role, project=project, hash=_hash(token))
+
+
+@dataclass(frozen=True)
+class _State:
+    """What was found in the file, or why it cannot be used, when its status was `status`."""
+
+    status: tuple[int, ...] | None
+    entries: tuple[TokenEntry, ...]
+    error: InvalidTokensFileError | None
+
+
+class TokensFile:
+    """The callers that a file names, as it stands now: it is read again when it has changed.
+
+    A file that cannot be used lets nobody in: the entry that somebody wanted to remove may still be in the last good
+    one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state = _State(None, (), None)
+
+    def caller(self, token: str) -> Caller | None:
+        """Whose token this is, found in a time that does not depend on it. Raises `InvalidTokensFileError`."""
+        given, found = _hash(token), None
+        for entry in self._entries():
+            # Every entry is compared, also after one has matched.
+            if hmac.compare_digest(entry.hash, given):
+                found = entry.caller
+        return found
+
+    def check(self) -> None:
+        """Raise `InvalidTokensFileError` if the file cannot be used."""
+        self._entries()
+
+    def _entries(self) -> tuple[TokenEntry, ...]:
+        status = _status(self._path)
+        if self._state.status is None or status != self._state.status:
+            self._state = self._read(status)
+        if self._state.error is not None:
+            raise self._state.error
+        return self._state.entries
+
+    def _read(self, status: tuple[int, ...] | None) -> _State:
+        try:
+            entries = read_tokens(self._path)
+        except InvalidTokensFileError as error:
+            if str(error) != str(self._state.error):
+                log.error("tokens_file_invalid", error=str(error))
+            return _State(status, (), error)
+        log.info("tokens_file_read", tokens=len(entries))
+        return _State(status, entries, None)
+
+
+def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
+    """Raises `InvalidTokensFileError` with all faults of all entries."""
+    text = _text(path)
+    try:
+        raw = load_yaml(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        raise InvalidTokensFileError(path, [f"{where}not valid YAML, {_EXAMPLE}"]) from None
+    if not isinstance(raw, list) or not raw:
+        raise InvalidTokensFileError(path, ["needs a list with at least one entry; `overlane token` makes one"])
+    entries: list[TokenEntry] = []
+    faults: list[str] = []
+    for number, fields in enumerate(raw, start=1):
+        try:
+            entries.append(TokenEntry.model_validate(fields))
+        except ValidationError as error:
+            faults += [f"entry {number}: {fault}" for fault in faults_of_entry(error)]
+    for field in ("name", "hash"):
+        values = [getattr(entry, field) for entry in entries]
+        if not faults and len(set(values)) < len(values):
+            second = next(place for place, value in enumerate(values) if value in values[:place])
+            first = values.index(values[second])
+            faults.append(f"entry {second + 1}: {field}: the same as that of entry {first + 1}")
+    if faults:
+        raise InvalidTokensFileError(path, faults)
+    return tuple(entries)
+
+
+def faults_of_entry(error: ValidationError) -> list[str]:
+    """`field: what is wrong`, without the value: somebody may have put a token where its hash belongs."""
+    faults = []
+    for detail in error.errors(include_input=False, include_context=False, include_url=False):
+        field, message = ".".join(str(part) for part in detail["loc"]), detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            field = field if len(field) <= _LONGEST_FIELD else ""
+            message = f"unknown field; known fields: {', '.join(TokenEntry.model_fields)}"
+        elif detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            message = f"expected a mapping with the fields {', '.join(TokenEntry.model_fields)}"
+        faults.append(f"{field}: {message}" if field else message)
+    return faults
+
+
+def _hash(token: str) -> str:
+    return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def _status(path: Path) -> tuple[int, ...] | None:
+    """What changes when the file does; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _text(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if (fault := _unsafe(path, os.fstat(descriptor))) is not None:
+                raise InvalidTokensFileError(path, [fault])
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise InvalidTokensFileError(path, [f"larger than {MAX_BYTES} bytes"])
+        return content.decode()
+    except OSError as error:
+        raise InvalidTokensFileError(path, [f"cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise InvalidTokensFileError(path, ["not UTF-8"]) from None
+
+
+def _unsafe(path: Path, found: os.stat_result) -> str | None:
+    """Why somebody else than the service's user and root could change who is let in."""
+    owners = (0, os.geteuid())
+    if not stat.S_ISREG(found.st_mode):
+        return "not a file"
+    if found.st_uid not in owners:
+        return "belongs to another user; its owner must be root or the user that the service runs as"
+    if found.st_mode & _OTHERS_MAY_WRITE:
+        return f"others may write it (mode {stat.S_IMODE(found.st_mode):04o}); chmod go-w"
+    for folder in {path.absolute().parent, path.resolve().parent}:
+        status = folder.stat()
+        if status.st_uid not in owners or (status.st_mode & _OTHERS_MAY_WRITE and not status.st_mode & stat.S_ISVTX):
+            return f"others may replace it, since they may write the folder {folder}; chmod go-w, or choose another"
+    return None
