@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from service.store.engine import DatabaseUnavailableError
 from service.store.events import EventStore
 from service.store.jobs import JobStore
 from service.telemetry.feed import Feed, TooSlowError
@@ -86,10 +87,16 @@ class Feeds:
     async def _read(self, job_id: str, feed: Feed) -> None:
         """Add what is new until the job has ended. A database that is away for a while only delays this."""
         seen = quiet = 0
+        away = False
         while True:
             try:
                 if await self._read_once(job_id, feed):
                     return
+                away = False
+            except DatabaseUnavailableError as error:
+                if not away:
+                    log.warning("events_wait_for_the_database", job_id=job_id, error=str(error))
+                away = True
             except Exception:
                 log.exception("events_not_read", job_id=job_id)
             quiet = quiet + 1 if feed.count == seen else 0

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
 from structlog.typing import EventDict
 
 from service.cluster.gateway import RayStatus
@@ -14,6 +13,7 @@ from service.models import JobState
 from service.problems import ProblemType
 from service.services import Services
 from service.store.database import Database
+from service.store.engine import DatabaseUnavailableError
 from service.telemetry import feeds
 from service.telemetry.feed import Feed
 from tests.unit.service.conftest import Plane
@@ -210,8 +210,15 @@ async def test_comments_keep_a_quiet_connection_open(plane: Plane, monkeypatch: 
     await client.leave()
 
 
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (DatabaseUnavailableError("the database is away"), ["events_wait_for_the_database"]),
+        (RuntimeError("what nobody thought of"), ["events_not_read"] * 3),
+    ],
+)
 async def test_a_database_that_is_away_for_a_while(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch, events: list[EventDict]
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, events: list[EventDict], error: Exception, logged: list[str]
 ) -> None:
     job_id = await plane.started()
     store = plane.services.feeds._events
@@ -221,7 +228,7 @@ async def test_a_database_that_is_away_for_a_while(
         nonlocal failures
         failures -= 1
         if failures >= 0:
-            raise OperationalError("SELECT", {}, Exception("the database is away"))
+            raise error
         return await inner(job_id, number)
 
     monkeypatch.setattr(store, "after", failing)
@@ -230,7 +237,7 @@ async def test_a_database_that_is_away_for_a_while(
     await client.until("starting")
     await end(plane, job_id)
     assert len(numbers(await client.done())) == 3
-    assert [event["event"] for event in events].count("events_not_read") == 3
+    assert [event["event"] for event in events if event["event"].startswith("events_")] == logged
 
 
 async def test_an_unchanged_step_is_told_once(plane: Plane) -> None:
