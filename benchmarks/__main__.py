@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import checkpoint, dedup, pooled, telemetry
+from benchmarks.events import run as events
 from benchmarks.faults import restart
 from benchmarks.faults import run as faults
 from benchmarks.pipelines import run as pipelines
@@ -14,6 +15,7 @@ from benchmarks.testbed import TestbedUnavailable
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "checkpoint": checkpoint.run,
     "dedup": dedup.run,
+    "events": events.run,
     "faults": faults.run,
     "pipelines": pipelines.run,
     "pooled": pooled.run,

@@ -30,12 +30,12 @@ LIMIT = 1.01
 def run() -> Result:
     """Take turns and compare. The target holds for the median turn."""
     turns = []
-    with _ranks(load_job(JOB)) as ranks:
-        _block(ranks, telemetry=True, steps=WARM_UP)
-        before = _block(ranks, telemetry=False, steps=BLOCK)
+    with _sink() as url, ranks(load_job(JOB), Destination(url, "none"), "benchmark") as group:
+        block(group, telemetry=True, steps=WARM_UP)
+        before = block(group, telemetry=False, steps=BLOCK)
         for _ in range(TURNS):
-            on = _block(ranks, telemetry=True, steps=BLOCK)
-            after = _block(ranks, telemetry=False, steps=BLOCK)
+            on = block(group, telemetry=True, steps=BLOCK)
+            after = block(group, telemetry=False, steps=BLOCK)
             # A machine drifts by several percent within seconds, far more than what is judged here. So each block is
             # compared with both its neighbours, and there are enough turns for the median to be good to 0.4 %.
             turns.append((on, (before + after) / 2))
@@ -50,41 +50,47 @@ def run() -> Result:
     )
 
 
-def _block(ranks: list[Any], *, telemetry: bool, steps: int) -> float:
+def block(group: list[Any], *, telemetry: bool, steps: int) -> float:
     """The mean step of a block in milliseconds, the slowest rank's. A median would hide the steps in which a batch of
     samples is sent. Blocks are long against the sender's interval, so that little of it falls into the next block.
     """
-    blocks_ms: list[float] = ray.get([rank.block.remote(telemetry, steps) for rank in ranks])
+    blocks_ms: list[float] = ray.get([rank.block.remote(telemetry, steps) for rank in group])
     return max(blocks_ms)
 
 
 @contextmanager
-def _ranks(job: JobSpec) -> Iterator[list[Any]]:
-    """Two ranks, a monitor and something that takes its deliveries."""
+def ranks(job: JobSpec, destination: Destination, job_id: str) -> Iterator[list[Any]]:
+    """Two ranks, and a monitor that delivers to `destination`."""
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    sink = ThreadingHTTPServer(("127.0.0.1", 0), _Sink)
-    threading.Thread(target=sink.serve_forever, daemon=True).start()
     ray.init(address="local", num_cpus=RANKS, include_dashboard=False, object_store_memory=200_000_000)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            destination = Destination(f"http://127.0.0.1:{sink.server_address[1]}", "none")
-            monitor = start_monitor("benchmark", RANKS, destination)
-            ranks = [
-                ray.remote(Rank).options(num_cpus=1).remote(job, rank, str(Path(folder) / "store"))
+            monitor = start_monitor(job_id, RANKS, destination)
+            yield [
+                ray.remote(Rank).options(num_cpus=1).remote(job, rank, str(Path(folder) / "store"), job_id)
                 for rank in range(RANKS)
             ]
-            yield ranks
             del monitor
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _sink() -> Iterator[str]:
+    """The URL of something that takes deliveries."""
+    sink = ThreadingHTTPServer(("127.0.0.1", 0), _Sink)
+    threading.Thread(target=sink.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{sink.server_address[1]}"
+    finally:
         sink.shutdown()
 
 
 class Rank:
     """One rank with an endless supply of batches."""
 
-    def __init__(self, job: JobSpec, rank: int, store: str) -> None:
+    def __init__(self, job: JobSpec, rank: int, store: str, job_id: str) -> None:
         import torch
         import torch.distributed as dist
 
@@ -105,7 +111,7 @@ class Rank:
         samples = source.train_batches(rank, RANKS, job.training.batch_size, 1, job.training.seed)
         self._batches = cycle([to_batch(each, source.schema) for each in samples])
         self._pipe: Any = TrainPipeline(model.module, model.dense_optimizer, torch.device("cpu"))
-        telemetry = Telemetry(MonitorLink("benchmark"), rank, 0)
+        telemetry = Telemetry(MonitorLink(job_id), rank, 0)
         telemetry.start()
         self._progress = Progress(self._pipe, telemetry, attempt=0)
         self._steps = 0

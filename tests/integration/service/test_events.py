@@ -11,6 +11,7 @@ import pytest
 from service import server
 from service.app import create_app
 from service.models import JobState
+from service.security.audit import AuditAction, Deed
 from service.services import Services
 from service.settings import Settings
 from service.store.jobs import ACTIVE_STATES, JobStore
@@ -45,7 +46,7 @@ class Plane:
         self._jobs = JobStore(services.database)
 
     async def add(self) -> None:
-        await self._jobs.add(JOB_ID, JobSpec.model_validate(JOB), START, None)
+        await self._jobs.add(JOB_ID, JobSpec.model_validate(JOB), START, None, Deed(None, AuditAction.SUBMIT))
 
     async def change(self, reason: str) -> None:
         """Something happens to the job: an event, whatever the state."""

@@ -1,0 +1,1 @@
+"""What it costs a job that many clients follow its events."""
