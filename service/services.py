@@ -10,7 +10,9 @@ from fastapi import Depends, Request
 from service.cluster.gateway import RayGateway
 from service.jobs.actions import JobService
 from service.jobs.logs import LogReader
+from service.jobs.quotas import read_quotas
 from service.jobs.reconciler import Reconciler, ReconcilerLoop
+from service.jobs.tokens import ReportTokens, load_key
 from service.operations import Operations
 from service.security.access import Access
 from service.security.tokens_file import TokensFile
@@ -53,7 +55,9 @@ class Services:
         """Wire the parts; nothing runs yet."""
         job_store, step_store = JobStore(database), StepStore(database)
         logs = LogReader(settings.logs, gateway)
-        reconciler = Reconciler(settings, job_store, gateway, logs, now)
+        quotas = read_quotas(settings.quotas_file)
+        tokens = ReportTokens(load_key(settings.home / "report.key"))
+        reconciler = Reconciler(settings, job_store, gateway, logs, now, quotas, tokens)
         loop = ReconcilerLoop(reconciler)
         telemetry = Telemetry(job_store, step_store, loop.poke)
         return cls(
@@ -61,7 +65,7 @@ class Services:
             gateway=gateway,
             access=Access(TokensFile(settings.tokens_file) if settings.tokens_file else None, job_store),
             audit=AuditStore(database),
-            jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke),
+            jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke, quotas),
             telemetry=telemetry,
             feeds=Feeds(job_store, EventStore(database), telemetry),
             tracer=Tracer(step_store, telemetry),

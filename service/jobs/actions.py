@@ -12,6 +12,7 @@ from service.cluster.gateway import RayGateway, RayUnavailableError
 from service.cursors import cursor_of, number_of
 from service.jobs.capacity import never_fits, resources_of
 from service.jobs.logs import LogReader
+from service.jobs.quotas import Quotas
 from service.models import Job, JobPage, JobState
 from service.problems import FieldError, Problem, ProblemType
 from service.security.access import check_project
@@ -41,6 +42,7 @@ class JobService:
         logs: LogReader,
         now: Callable[[], datetime],
         poke: Callable[[], None],
+        quotas: Quotas,
     ) -> None:
         self._jobs = jobs
         self._telemetry = telemetry
@@ -48,12 +50,13 @@ class JobService:
         self._logs = logs
         self._now = now
         self._poke = poke
+        self._quotas = quotas
 
     async def submit(self, caller: Caller, spec: JobSpec, key: str | None) -> Job:
         """Record a job that can run here. With `key` the first answer is given again; nothing is recorded twice.
 
         Raises `Problem`: a project that is not the caller's, another job file under the same key of the project,
-        missing data, too large for the cluster, no cluster.
+        missing data, too large for the cluster or for the project's quota, no cluster.
         """
         check_project(caller, spec.queue.project)
         fingerprint = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
@@ -104,10 +107,12 @@ class JobService:
 
     async def stop(self, caller: Caller, job_id: str) -> Job:
         """Record the wish to stop; the reconciler sees to it. Changes nothing about a job that is ending or ended."""
-        await self.record(job_id)
+        record = await self.record(job_id)
+        # One that makes room for another job is stopping too, and would go back to the queue.
+        states = STOPPABLE_STATES if record.stop_requested else STOPPABLE_STATES | {JobState.STOPPING}
         deed = Deed(caller.name, AuditAction.STOP)
         asked = await self._jobs.change(
-            job_id, self._now(), STOPPABLE_STATES, deed, state=JobState.STOPPING, stop_requested=True, reason=None
+            job_id, self._now(), states, deed, state=JobState.STOPPING, stop_requested=True, reason=None
         )
         if asked:
             log.info("job_stop_requested", job_id=job_id)
@@ -141,7 +146,8 @@ class JobService:
             cluster = await self._gateway.resources()
         except RayUnavailableError as error:
             raise Problem(ProblemType.RAY_UNAVAILABLE, str(error), headers={"Retry-After": "5"}) from None
-        if (reason := never_fits(spec, cluster)) is not None:
+        reason = never_fits(spec, cluster) or self._quotas.never_allows(spec.queue.project, spec.workers)
+        if reason is not None:
             fault = FieldError(field="workers", message=reason)
             raise Problem(ProblemType.INFEASIBLE, reason, [fault])
 

@@ -31,10 +31,14 @@ class LogReader:
         self._gateway = gateway
 
     async def keep(self, job_id: str) -> None:
-        """Copy the whole log of a job that has ended. A log that cannot be had must not keep the job from ending."""
+        """Copy the whole log of a job that runs no more; a copy stays if Ray does not know the job by now.
+
+        A log that cannot be had must not keep the job from ending.
+        """
         try:
             text = await self._gateway.logs(job_id)
-            await asyncio.to_thread(self._write, job_id, text or "")
+            if text is not None or not self._path(job_id).exists():
+                await asyncio.to_thread(self._write, job_id, text or "")
         except (RayUnavailableError, OSError) as error:
             log.error("job_log_not_kept", job_id=job_id, error=str(error))
 

@@ -6,6 +6,10 @@ seen to know it: only then does "Ray knows nothing of it" mean that the job is l
 
     queued -> starting -> running -> succeeded | failed | lost
        \________\___________\-> stopping -> stopped (or whatever Ray says it became before the stop arrived)
+
+Two ways lead back to the queue, from where a job starts again, under its id, at its last checkpoint: one that makes
+room for a higher priority is stopping until Ray knows nothing of it any more; one that Ray has lost goes back as often
+as its `retries.max` says.
 """
 
 import asyncio
@@ -20,18 +24,17 @@ from service.cluster.gateway import (
     RayGateway,
     RayJob,
     RayRefusedError,
-    RayResources,
     RayStatus,
     RaySubmission,
     RayUnavailableError,
 )
-from service.jobs.capacity import free_resources, never_fits, waits_for
+from service.jobs.admission import Expire, Preempt, Start, Wait, decide
 from service.jobs.logs import LogReader
-from service.jobs.tokens import hash_token, new_token
+from service.jobs.quotas import Quotas
+from service.jobs.tokens import ReportTokens, hash_token
 from service.models import JobState
 from service.settings import Settings
 from service.store.jobs import ACTIVE_STATES, JobChange, JobRecord, JobStore
-from workers.job import JobSpec
 
 log = structlog.get_logger(__name__)
 
@@ -44,26 +47,39 @@ _RAY_ENVIRONMENT = {
 }
 
 
+# Ray ends a driver that has lost its head node after 60 s; until then it may write into the storage of its job.
+_DRIVER_OUTLIVES_RAY = timedelta(seconds=75)
+# How long Ray may count as used what has just been released.
+_FIGURES_SETTLE = timedelta(seconds=10)
+
+
 class Reconciler:
     """The only one that moves jobs from state to state. `now` is asked for the times that are recorded."""
 
     def __init__(
-        self, settings: Settings, jobs: JobStore, gateway: RayGateway, logs: LogReader, now: Callable[[], datetime]
+        self,
+        settings: Settings,
+        jobs: JobStore,
+        gateway: RayGateway,
+        logs: LogReader,
+        now: Callable[[], datetime],
+        quotas: Quotas,
+        tokens: ReportTokens,
     ) -> None:
         self._settings = settings
         self._jobs = jobs
         self._gateway = gateway
         self._logs = logs
         self._now = now
-        # Tokens of submissions of which Ray's answer is outstanding. Whichever of several tries Ray takes, the job
-        # must hold the token whose hash is recorded.
-        self._tokens: dict[str, str] = {}
+        self._quotas = quotas
+        self._tokens = tokens
+        self._released_at = now()
 
     async def run_once(self) -> None:
-        """Let queued jobs start that fit now, then take one step for every job that has left the queue."""
-        queued = [job for job in await self._jobs.active() if job.state is JobState.QUEUED]
-        if queued:
-            await self._admit(queued)
+        """Let queued jobs start that may, then take one step for every job that has left the queue."""
+        active = await self._jobs.active()
+        if any(job.state is JobState.QUEUED for job in active):
+            await self._admit(active)
         for job in await self._jobs.active():
             if job.state is not JobState.QUEUED:
                 await self.step(job)
@@ -71,7 +87,7 @@ class Reconciler:
     async def step(self, job: JobRecord) -> None:
         """One step for a job that has left the queue."""
         if job.stop_requested and job.token_hash is None:
-            await self._end(job, JobState.STOPPED, "stopped before it started")
+            await self._end(job, JobState.STOPPED, _before_it_started(job))
             return
         try:
             seen = await self._gateway.job(job.id)
@@ -86,41 +102,58 @@ class Reconciler:
         except RayUnavailableError as error:
             await self._note(job, str(error))
 
-    async def _admit(self, queued: list[JobRecord]) -> None:
-        """Let jobs out of the queue in their order, up to the first one that does not fit: none is overtaken."""
+    async def _admit(self, active: list[JobRecord]) -> None:
         try:
             cluster = await self._gateway.resources()
         except RayUnavailableError as error:
-            for job in queued:
-                await self._note(job, f"waits for Ray: {error}")
+            await self._explain(
+                [Wait(job, f"waits for Ray: {error}") for job in active if job.state is JobState.QUEUED]
+            )
             return
-        held = [job.spec for job in await self._jobs.active() if job.state is not JobState.QUEUED]
-        first_waiting: JobRecord | None = None
-        for job in queued:
-            if self._too_late(job):
-                await self._end(job, JobState.FAILED, f"did not start within deadline_s={job.spec.queue.deadline_s:g}")
-            elif first_waiting is not None:
-                await self._note(job, f"waits behind {first_waiting.id}")
-            elif (waiting := _waits_for(job, cluster, held)) is not None:
-                first_waiting = job
-                await self._note(job, waiting)
-            else:
-                held.append(job.spec)
-                await self._start(job)
+        now = self._now()
+        settled = now - self._released_at > _FIGURES_SETTLE
+        decisions = decide(active, cluster, self._quotas, now, may_preempt=settled)
+        await self._explain([decision for decision in decisions if isinstance(decision, Wait)])
+        for decision in decisions:
+            match decision:
+                case Start(job):
+                    await self._start(job)
+                case Expire(job, reason):
+                    await self._end(job, JobState.FAILED, reason)
+                case Preempt(job, by):
+                    await self._preempt(job, by)
 
-    def _too_late(self, job: JobRecord) -> bool:
-        deadline_s = job.spec.queue.deadline_s
-        return deadline_s is not None and self._now() - job.submitted_at > timedelta(seconds=deadline_s)
+    async def _explain(self, waits: list[Wait]) -> None:
+        reasons = {wait.job.id: wait.reason for wait in waits if wait.job.reason != wait.reason}
+        if reasons:
+            await self._jobs.explain(reasons)
+            for job_id, reason in reasons.items():
+                log.debug("job_waits", job_id=job_id, reason=reason)
 
     async def _start(self, job: JobRecord) -> None:
         """Record the start. The next step finds nothing on Ray and submits the job, as it does after a crash."""
         now = self._now()
         await self._jobs.change(
-            job.id, now, {JobState.QUEUED}, state=JobState.STARTING, reason=None, started_at=now, attempts=1
+            job.id, now, {JobState.QUEUED}, state=JobState.STARTING, reason=job.requeued, requeued=None,
+            started_at=now, first_attempt=job.attempts, attempts=job.attempts + 1,
+        )  # fmt: skip
+
+    async def _preempt(self, job: JobRecord, by: JobRecord) -> None:
+        """Record that a job makes room; the next step sees to it."""
+        reason = f"makes room for {by.id}, which has priority {by.priority}; starts again at its last checkpoint"
+        done = await self._jobs.change(
+            job.id, self._now(), {job.state}, state=JobState.STOPPING, preempted_by=by.id, reason=reason
         )
+        if done:
+            log.info("job_preempted", job_id=job.id, by=by.id)
+
+    async def _requeue(self, job: JobRecord, why: str, losses: int, not_before: datetime | None) -> None:
+        now = self._released_at = self._now()
+        if await self._jobs.requeue(job, now, why, losses, not_before):
+            log.info("job_requeued", job_id=job.id, reason=why)
 
     async def _submit(self, job: JobRecord) -> None:
-        token = self._tokens.setdefault(job.id, new_token())
+        token = self._tokens.of(job.id, job.first_attempt)
         await self._change(job, token_hash=hash_token(token))
         try:
             await self._gateway.submit(self._submission(job, token))
@@ -133,8 +166,9 @@ class Reconciler:
             log.info("job_submitted", job_id=job.id)
 
     async def _seen_on_ray(self, job: JobRecord) -> None:
+        # Of a job that was started before, Ray's own log goes on.
+        self._logs.forget(job.id)
         await self._change(job, on_ray=True, reason=None)
-        self._tokens.pop(job.id, None)
 
     def _submission(self, job: JobRecord, token: str) -> RaySubmission:
         environment = _RAY_ENVIRONMENT | {
@@ -147,15 +181,30 @@ class Reconciler:
         return RaySubmission(job.id, self._settings.job_command, environment)
 
     async def _unknown_to_ray(self, job: JobRecord) -> None:
-        if job.on_ray:
-            await self._end(job, JobState.LOST, "Ray knows nothing of this job any more")
+        if job.preempted_by is not None:
+            if job.stop_requested:
+                await self._end(job, JobState.STOPPED, None)
+            else:
+                await self._requeue(job, f"made room for {job.preempted_by}", job.losses, None)
+        elif job.on_ray:
+            await self._lost(job)
         elif job.stop_requested:
-            await self._end(job, JobState.STOPPED, "stopped before it started")
+            await self._end(job, JobState.STOPPED, _before_it_started(job))
         else:
             await self._submit(job)
 
+    async def _lost(self, job: JobRecord) -> None:
+        most, losses = job.spec.retries.max, job.losses + 1
+        if job.stop_requested or losses > most:
+            times = "" if most == 0 or job.stop_requested else f", after retries.max={most} new starts"
+            await self._end(job, JobState.LOST, f"Ray knows nothing of this job any more{times}")
+            return
+        # The embedded Ray takes all its processes with it.
+        not_before = self._now() + _DRIVER_OUTLIVES_RAY if self._settings.ray_address else None
+        await self._requeue(job, f"Ray has lost it ({losses} of retries.max={most})", losses, not_before)
+
     async def _alive(self, job: JobRecord) -> None:
-        if job.stop_requested:
+        if job.stop_requested or job.preempted_by is not None:
             await self._gateway.stop(job.id)
         elif job.state is JobState.STARTING and job.has_steps:
             await self._jobs.change(job.id, self._now(), {JobState.STARTING}, state=JobState.RUNNING, reason=None)
@@ -166,13 +215,17 @@ class Reconciler:
     async def _ended_on_ray(self, job: JobRecord, seen: RayJob) -> None:
         # A job reports its failure before it ends, and that may have been while Ray was being asked.
         job = await self._jobs.get(job.id) or job
+        if seen.status is RayStatus.STOPPED and job.preempted_by is not None and not job.stop_requested:
+            # Ray takes an id again only once it has forgotten it.
+            await self._logs.keep(job.id)
+            await self._gateway.forget(job.id)
+            return
         await self._end(job, *_verdict(job, seen))
 
     async def _end(self, job: JobRecord, state: JobState, reason: str | None) -> None:
         if job.on_ray and state is not JobState.LOST:
             await self._logs.keep(job.id)
-        self._tokens.pop(job.id, None)
-        now = self._now()
+        now = self._released_at = self._now()
         ended = await self._jobs.change(
             job.id, now, {job.state, JobState.STOPPING}, state=state, reason=reason, ended_at=now
         )
@@ -213,8 +266,9 @@ class ReconcilerLoop:
                 await asyncio.wait_for(self._poked.wait(), self._pause_s)
 
 
-def _waits_for(job: JobRecord, cluster: RayResources, held: list[JobSpec]) -> str | None:
-    return never_fits(job.spec, cluster) or waits_for(job.spec, free_resources(cluster, held), cluster)
+def _before_it_started(job: JobRecord) -> str:
+    again = job.requeued is not None or job.first_attempt > 0
+    return f"stopped before it started{' again' if again else ''}"
 
 
 def _verdict(job: JobRecord, seen: RayJob) -> tuple[JobState, str | None]:

@@ -1,11 +1,11 @@
 """The record of jobs: what was asked for, where each one stands, and how it got there."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Json
-from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy import Row, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -24,7 +24,11 @@ class JobRecord(BaseModel):
     """A job as it is stored.
 
     `stop_requested` is the recorded wish to stop; `on_ray` says that Ray was once seen to know the job; `has_steps`
-    that a step was reported. `token_hash` belongs to the token with which the job reports.
+    that a step was reported since it was started last. `token_hash` belongs to the token with which the job reports.
+
+    A job may be started several times: `first_attempt` counts the attempts before the last start, `losses` how often
+    Ray has lost it. `preempted_by` is the job for which it is being stopped. Back in the queue, `requeued` says why,
+    and it does not start again before `not_before`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,6 +53,11 @@ class JobRecord(BaseModel):
     plan: Json[JobPlan] | None
     result: Json[JobResult] | None
     failure: Json[JobFailure] | None
+    first_attempt: int = 0
+    losses: int = 0
+    preempted_by: str | None = None
+    requeued: str | None = None
+    not_before: datetime | None = None
 
 
 class Submission(BaseModel):
@@ -73,6 +82,9 @@ class JobChange(TypedDict, total=False):
     ended_at: datetime
     attempts: int
     token_hash: str
+    first_attempt: int
+    preempted_by: str | None
+    requeued: str | None
 
 
 class DuplicateKeyError(Exception):
@@ -184,6 +196,31 @@ class JobStore:
                 now = JobFacts(name=before.name, state=values.get("state", before.state))
                 await write_down(connection, deed, at, (job_id, before.project), was, now)
         return changed
+
+    async def requeue(self, job: JobRecord, at: datetime, why: str, losses: int, not_before: datetime | None) -> bool:
+        """Put a job that runs no more back into the queue; false if it was asked to stop, or moved on meanwhile.
+
+        What its last start still reports is not taken any more.
+        """
+        values = {
+            "state": JobState.QUEUED, "reason": why, "requeued": why, "losses": losses, "not_before": not_before,
+            "on_ray": False, "has_steps": False, "token_hash": None, "preempted_by": None,
+        }  # fmt: skip
+        unchanged = (jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.stop_requested.is_(False))
+        async with self._database.write() as connection:
+            done = await connection.execute(update(jobs).where(*unchanged).values(**values))
+            if done.rowcount == 1:
+                event = {"job_id": job.id, "time": at, "state": JobState.QUEUED, "reason": why}
+                await connection.execute(insert(events).values(event))
+        return done.rowcount == 1
+
+    async def explain(self, reasons: Mapping[str, str]) -> None:
+        """Say of queued jobs, by id, why they wait."""
+        waits = update(jobs).where(jobs.c.id == bindparam("job"), jobs.c.state == JobState.QUEUED)
+        async with self._database.write() as connection:
+            await connection.execute(
+                waits.values(reason=bindparam("why")), [{"job": job, "why": why} for job, why in reasons.items()]
+            )
 
     async def remove(self, job_id: str, at: datetime, deed: Deed) -> bool:
         """Delete an ended job with all that belongs to it; false if it has not ended."""

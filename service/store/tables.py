@@ -90,6 +90,11 @@ jobs = Table(
     Column("plan", AnyText),
     Column("result", AnyText),
     Column("failure", AnyText),
+    Column("first_attempt", Integer, nullable=False, server_default="0"),
+    Column("losses", Integer, nullable=False, server_default="0"),
+    Column("preempted_by", AnyText(64)),
+    Column("requeued", AnyText),
+    Column("not_before", UtcTime),
     sqlite_autoincrement=True,
 )
 Index("jobs_by_project", jobs.c.project, jobs.c.number)

@@ -37,7 +37,7 @@ class Telemetry:
         """Store a delivery. Raises `Problem`: as `reporter`, and for a body that is not a strict `ReportBatch`."""
         record = await self.reporter(job_id, token)
         try:
-            await self._steps.record(job_id, parse_reports(body))
+            await self._steps.record(job_id, _counted_from(record.first_attempt, parse_reports(body)))
         except IntegrityError:
             raise Problem(ProblemType.UNKNOWN_JOB, f"{job_id} was deleted meanwhile") from None
         if not record.has_steps:
@@ -87,6 +87,15 @@ def parse_reports(body: bytes) -> ReportBatch:
         faults = [FieldError(field="body", message=f"not strict JSON: {error}")]
     detail = "; ".join(f"{fault.field}: {fault.message}" for fault in faults)
     raise Problem(ProblemType.INVALID_REQUEST, detail, faults)
+
+
+def _counted_from(first: int, batch: ReportBatch) -> ReportBatch:
+    """A run counts its attempts from 0 whenever the job is started; here they go on."""
+    if first == 0:
+        return batch
+    samples = [sample.model_copy(update={"attempt": first + sample.attempt}) for sample in batch.samples]
+    plan = batch.plan.model_copy(update={"attempt": first + batch.plan.attempt}) if batch.plan else None
+    return batch.model_copy(update={"samples": samples, "plan": plan})
 
 
 def _refuse(constant: str) -> float:

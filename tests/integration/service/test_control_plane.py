@@ -101,7 +101,7 @@ def test_a_job_that_is_stopped_at_once_stops(plane: Client, submit: Callable[...
 def test_the_next_job_waits_for_room(plane: Client, submit: Callable[..., Job]) -> None:
     first = wait(plane, submit(count=2, hang=True, steps=1), lambda job: job.state is JobState.RUNNING)
     second = wait(plane, submit(), lambda job: job.reason is not None)
-    assert (second.state, second.reason) == (JobState.QUEUED, "waits for 1 CPU: 0 of 2 free")
+    assert (second.state, second.reason) == (JobState.QUEUED, "needs 1 CPU, 0 of 2 free")
     assert plane.cluster().resources.available["CPU"] == 0
     plane.stop(first.id)
     assert wait(plane, second, ended).state is JobState.SUCCEEDED

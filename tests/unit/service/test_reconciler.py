@@ -58,7 +58,7 @@ async def test_the_job_process_is_told_what_it_needs(plane: Plane) -> None:
 async def test_what_ray_says_at_the_end(
     plane: Plane, status: RayStatus | None, expected: JobState, reason: str | None
 ) -> None:
-    job_id = await plane.started()
+    job_id = await plane.started(retries={"max": 0})
     if status is None:
         del plane.ray.jobs[job_id]
     else:
@@ -146,7 +146,7 @@ async def test_a_job_that_ended_before_the_stop_arrived(plane: Plane, status: Ra
 
 @pytest.mark.parametrize("status", [RayStatus.SUCCEEDED, RayStatus.FAILED, RayStatus.STOPPED, None])
 async def test_stop_of_an_ended_job_changes_nothing(plane: Plane, status: RayStatus | None) -> None:
-    job_id = await plane.started()
+    job_id = await plane.started(retries={"max": 0})
     if status is None:
         del plane.ray.jobs[job_id]
     else:
@@ -226,8 +226,8 @@ async def test_jobs_wait_for_their_whole_group_and_are_not_overtaken(plane: Plan
     small = await plane.submit(workers={"count": 1})
     await plane.rounds(1)
     assert plane.ray.calls == [f"submit {first}"]
-    assert (await plane.job(large))["reason"] == "waits for 2 CPUs: 0 of 2 free"
-    assert (await plane.job(small))["reason"] == f"waits behind {large}"
+    assert (await plane.job(large))["reason"] == "needs 2 CPUs, 0 of 2 free"
+    assert (await plane.job(small))["reason"] == f"needs 1 CPU, 0 of 2 free, behind {large}"
 
     plane.ray.says(first, RayStatus.SUCCEEDED)
     await plane.rounds(2)
@@ -248,7 +248,7 @@ async def test_an_elastic_group_starts_when_its_smallest_fits(plane: Plane) -> N
     larger = await plane.submit(workers={"count": {"min": 2, "max": 4}})
     await plane.rounds(1)
     assert plane.ray.calls == [f"submit {job_id}"]
-    assert (await plane.job(larger))["reason"] == "waits for 2 CPUs: 1 of 2 free"
+    assert (await plane.job(larger))["reason"] == "needs 2 CPUs, 0 of 2 free"
     assert (await plane.job(job_id))["resources"] == {"workers": 1, "cpus": 1.0, "gpus": 0.0, "max_workers": 4}
 
 
@@ -265,7 +265,7 @@ async def test_the_work_of_others_on_the_cluster_counts(plane: Plane) -> None:
     plane.ray.used = {"CPU": 1}
     job_id = await plane.submit()
     await plane.rounds(1)
-    assert (await plane.job(job_id))["reason"] == "waits for 2 CPUs: 1 of 2 free"
+    assert (await plane.job(job_id))["reason"] == "needs 2 CPUs, 1 of 2 free"
 
 
 async def test_deadline_in_the_queue(plane: Plane) -> None:
