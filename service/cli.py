@@ -17,6 +17,7 @@ from service import log
 from service.client import Client, ServiceError, ServiceUnreachableError
 from service.models import Job, JobState
 from service.problems import ProblemType
+from service.security.command import token
 from service.settings import DEFAULT_PORT, Settings, faults_of
 from service.terminal import console, job_table, jobs_table, overlap_table
 from workers.job import InvalidJob, load_job
@@ -38,6 +39,9 @@ def _job_id(text: str) -> str:
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="the job's id", callback=_job_id)]
 AsJson = Annotated[bool, typer.Option("--json", help="print what the API returns")]
 Follow = Annotated[bool, typer.Option("--follow", help="print the log until the job has ended")]
+
+
+app.command()(token)
 
 
 @app.command()

@@ -82,7 +82,7 @@ def _service_log(home: Path) -> Iterator[None]:
 def _control_plane(home: Path, screen: Console) -> Iterator[ControlPlane]:
     screen.print("Starting the control plane and its Ray head")
     port = free_port("127.0.0.1", DEFAULT_PORT)
-    with control_plane(Settings(home=home, host="127.0.0.1", port=port, ray_address=None)) as plane:
+    with control_plane(Settings(home=home, host="127.0.0.1", port=port, ray_address=None, tokens_file=None)) as plane:
         screen.print(f"Control plane: {plane.url}/", soft_wrap=True)
         yield plane
 

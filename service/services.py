@@ -65,7 +65,7 @@ class Services:
             gateway=gateway,
             access=Access(TokensFile(settings.tokens_file) if settings.tokens_file else None, job_store),
             audit=AuditStore(database),
-            jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke, quotas),
+            jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke, quotas, settings.jobs_run_here),
             telemetry=telemetry,
             feeds=Feeds(job_store, EventStore(database), telemetry),
             tracer=Tracer(step_store, telemetry),

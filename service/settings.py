@@ -105,6 +105,11 @@ class Settings(BaseSettings):
         return frozenset((*self.allowed_hosts, self.host, reported_to or self.host))
 
     @property
+    def jobs_run_here(self) -> bool:
+        """Whether jobs run on this machine, as the user that the service runs as."""
+        return self.ray_address is None
+
+    @property
     def job_command(self) -> str:
         """The shell command of a job: this interpreter on the embedded cluster, the image's own elsewhere."""
         if self.entrypoint is not None:

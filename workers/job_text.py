@@ -71,11 +71,25 @@ def fault_in(raw: object) -> str | None:
             for key in value:
                 if not isinstance(key, str):
                     return f"{field or 'job file'}: the field name {key!r} has no place in JSON; quote it"
+                if not _is_text(key):
+                    return f"{field or 'job file'}: the field name {key!a} has half a character in it"
             rest += [(f"{field}.{key}" if field else key, part) for key, part in value.items()]
         elif isinstance(value, list):
             rest += [(f"{field}.{index}", part) for index, part in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
             return f"{field}: must be a finite number (got {value})"
-        elif value is not None and not isinstance(value, str | int | float):
+        elif isinstance(value, str):
+            if not _is_text(value):
+                return f"{field}: half a character (a lone surrogate) is no text; leave it out"
+        elif value is not None and not isinstance(value, int | float):
             return f"{field}: a {type(value).__name__} has no place in JSON; quote it to make it a string"
     return f"job file: more than {_MAX_VALUES} values; write out YAML aliases"
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written. JSON can say half of a character that takes two codes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

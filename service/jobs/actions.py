@@ -32,7 +32,7 @@ _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 
 
 class JobService:
-    """The logic behind the job routes. `poke` wakes the reconciler."""
+    """The logic behind the job routes. `poke` wakes the reconciler; `jobs_run_here` says that jobs see this disk."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class JobService:
         now: Callable[[], datetime],
         poke: Callable[[], None],
         quotas: Quotas,
+        jobs_run_here: bool,
     ) -> None:
         self._jobs = jobs
         self._telemetry = telemetry
@@ -51,6 +52,7 @@ class JobService:
         self._now = now
         self._poke = poke
         self._quotas = quotas
+        self._jobs_run_here = jobs_run_here
 
     async def submit(self, caller: Caller, spec: JobSpec, key: str | None) -> Job:
         """Record a job that can run here. With `key` the first answer is given again; nothing is recorded twice.
@@ -139,7 +141,8 @@ class JobService:
 
     async def _check(self, spec: JobSpec) -> None:
         try:
-            await asyncio.to_thread(check, spec.data)
+            # Where jobs run elsewhere, this disk would say nothing of theirs, and tell strangers of ours.
+            await asyncio.to_thread(check, spec.data, on_disk=self._jobs_run_here)
         except InvalidJob as error:
             raise invalid_job(error) from None
         try:

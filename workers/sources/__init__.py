@@ -21,12 +21,12 @@ _WITH_BAD_ROWS = ("parquet", "criteo-tsv")
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-def check(data: DataSpec) -> None:
+def check(data: DataSpec, *, on_disk: bool = True) -> None:
     """Find faults in the `data` section that can be seen before the job starts.
 
-    Raises `InvalidJob` for an unknown source, for parameters that the source does not know, and for a missing file.
-    Nothing is asked over a network. A user's own source is not imported, so only the form of its import path is
-    checked.
+    Raises `InvalidJob` for an unknown source, for parameters that the source does not know, and for a missing file;
+    `on_disk` False leaves files alone, where jobs have another disk. Nothing is asked over a network. A user's own
+    source is not imported, so only the form of its import path is checked.
     """
     if data.source not in _BUILT_IN:
         if not _IMPORT_PATH.fullmatch(data.source):
@@ -38,7 +38,7 @@ def check(data: DataSpec) -> None:
     ):
         if given and data.source not in sources:
             raise InvalidJob([f"data.{field}: source {data.source!r} has none; leave it out"])
-    _module(data.source).check(data)
+    _module(data.source).check(data, on_disk=on_disk)
 
 
 def open_source(data: DataSpec) -> Source:

@@ -49,9 +49,9 @@ class Params(Spec):
         return value
 
 
-def check(data: DataSpec) -> None:
+def check(data: DataSpec, *, on_disk: bool = True) -> None:
     """Raises `InvalidJob` for parameters that do not fit, and for a local path that does not exist."""
-    if check_path(data).endswith(".gz"):
+    if check_path(data, on_disk=on_disk).endswith(".gz"):
         raise InvalidJob([f"data.path: reading cannot begin within {data.path}; unpack it with gunzip"])
     parse_section(Params, data.params, at="data.params")
 

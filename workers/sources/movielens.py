@@ -4,6 +4,7 @@ The file comes with a package that `make setup` installs; `data.path` names anot
 time order. The last tenth is held out, so that every held-out interaction is later than all that were trained.
 """
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,10 +27,11 @@ class Params(Spec):
     holdout: float = Field(default=0.1, gt=0, lt=1)
 
 
-def check(data: DataSpec) -> None:
+def check(data: DataSpec, *, on_disk: bool = True) -> None:
     """Raises `InvalidJob` for unknown parameters and for a missing file."""
     parse_section(Params, data.params, at="data.params")
-    _find(data)
+    if on_disk:
+        _find(data)
 
 
 def open_source(data: DataSpec) -> "MovieLens":
@@ -111,7 +113,7 @@ def _find(data: DataSpec) -> Path:
             raise InvalidJob(["data.source: the package with MovieLens-100K is not installed; run `make setup`"])
         path = Path(package.submodule_search_locations[0], "dataset_example", "ml-100k", "ml-100k.inter")
         hint = "run `make setup`, or name a copy in data.path"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InvalidJob([f"data.path: no such file: {path}; {hint}"])
     return path
 

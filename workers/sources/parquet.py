@@ -33,9 +33,9 @@ class Params(Spec):
     shuffle_row_groups: int = Field(default=4, ge=1)
 
 
-def check(data: DataSpec) -> None:
+def check(data: DataSpec, *, on_disk: bool = True) -> None:
     """Raises `InvalidJob` for columns and parameters that do not fit, and for a local path that does not exist."""
-    check_path(data)
+    check_path(data, on_disk=on_disk)
     _parse(data)
 
 

@@ -24,18 +24,18 @@ class Files:
         return f"{self.scheme}{self.paths[file]}"
 
 
-def check_path(data: DataSpec) -> str:
+def check_path(data: DataSpec, *, on_disk: bool = True) -> str:
     """The path of the job. Nothing is asked over a network.
 
-    Raises `InvalidJob` if there is none, if a local one does not exist, and if there are credentials in it: job files
-    are kept and shown.
+    Raises `InvalidJob` if there is none, with `on_disk` if a local one does not exist, and if there are credentials in
+    it: job files are kept and shown.
     """
     if not data.path:
         raise InvalidJob([f"data.path: {data.source!r} reads files; name a file, a folder or s3://bucket/prefix"])
     if "://" in data.path:
         if "@" in urlsplit(data.path).netloc:
             raise InvalidJob(["data.path: leave credentials out of it; workers take them from their environment"])
-    elif not os.path.exists(data.path):
+    elif on_disk and not os.path.exists(data.path):
         raise InvalidJob([f"data.path: no such file or folder: {data.path}; {_HINT}"])
     return data.path
 

@@ -45,7 +45,7 @@ class Params(Spec):
         return self
 
 
-def check(data: DataSpec) -> None:
+def check(data: DataSpec, *, on_disk: bool = True) -> None:
     """Raises `InvalidJob` for parameters that do not fit."""
     if data.path is not None:
         raise InvalidJob(["data.path: source 'synthetic' reads no file; leave it out"])

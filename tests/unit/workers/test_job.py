@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workers.job import InvalidJob, JobSpec, ScheduleName, load_job, parse_job, read_job
+from workers.job import InvalidJob, JobSpec, ScheduleName, load_job, parse_job, read_job, read_json
 
 
 def problems(raw: object) -> list[str]:
@@ -188,3 +188,21 @@ def test_a_count_that_is_wrong_has_one_problem(count: object, problem: str) -> N
         parse_job({"name": "a", "workers": {"count": count}})
     (found,) = caught.value.problems
     assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"name": "\\ud800"}', "name: half a character"),
+        ('{"name": "tiny", "model": {"params": {"a": ["\\udfff"]}}}', "model.params.a.0: half a character"),
+        ('{"name": "tiny", "model": {"params": {"\\ud800": 1}}}', "model.params: the field name '\\ud800' has half"),
+    ],
+)
+def test_half_a_character_is_no_text(text: str, fault: str) -> None:
+    for read in (read_json, read_job):
+        with pytest.raises(InvalidJob) as caught:
+            read(text)
+        assert fault in str(caught.value)
+    assert read_json('{"name": "tiny", "model": {"params": {"a": "\\ud83d\\ude00"}}}').model.params == {
+        "a": "\U0001f600"
+    }
