@@ -2,6 +2,7 @@
 
 from enum import Enum
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -80,6 +81,10 @@ class Problem(Exception):  # noqa: N818 - the field's word for it
 
     def answer(self, instance: str) -> JSONResponse:
         """The HTTP answer; `instance` is the path of the request."""
+        return JSONResponse(self.document(instance), self.kind.status, media_type=MEDIA_TYPE, headers=self.headers)
+
+    def document(self, instance: str) -> dict[str, Any]:
+        """What the answer says."""
         document = ProblemDocument(
             type=self.kind.urn,
             title=self.kind.title,
@@ -88,8 +93,7 @@ class Problem(Exception):  # noqa: N818 - the field's word for it
             instance=instance,
             errors=self.errors,
         )
-        body = document.model_dump(mode="json", exclude_none=True)
-        return JSONResponse(body, self.kind.status, media_type=MEDIA_TYPE, headers=self.headers)
+        return document.model_dump(mode="json", exclude_none=True)
 
 
 def install(app: FastAPI) -> None:
@@ -121,9 +125,13 @@ _KIND_OF_STATUS = {
 }
 
 
+_UNKNOWN = (ProblemType.NOT_FOUND, ProblemType.METHOD_NOT_ALLOWED)
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     """Errors that the framework raises itself, such as an unknown route or method."""
     assert isinstance(error, HTTPException)
     kind = _KIND_OF_STATUS.get(HTTPStatus(error.status_code), ProblemType.INVALID_REQUEST)
-    detail = f"{request.method} {request.url.path}: {error.detail}"
+    hint = "; /openapi.json has the addresses and what they know"
+    detail = f"{request.method} {request.url.path}: {error.detail}{hint if kind in _UNKNOWN else ''}"
     return Problem(kind, detail, headers=dict(error.headers or {})).answer(request.url.path)

@@ -46,11 +46,11 @@ class SizeLimits:
 def _too_large(scope: Scope) -> Problem | None:
     url_bytes = len(scope.get("raw_path") or scope["path"].encode()) + len(scope["query_string"])
     if url_bytes > MAX_URL_BYTES:
-        detail = f"the address has {url_bytes} bytes with its query, {MAX_URL_BYTES} are allowed"
+        detail = f"the address is longer than {MAX_URL_BYTES} bytes, its query included"
         return Problem(ProblemType.ADDRESS_TOO_LONG, detail)
     header_bytes = sum(len(name) + len(value) for name, value in scope["headers"])
     if header_bytes > MAX_HEADER_BYTES:
-        detail = f"the headers have {header_bytes} bytes, {MAX_HEADER_BYTES} are allowed"
+        detail = f"the headers are larger than {MAX_HEADER_BYTES} bytes"
         return Problem(ProblemType.HEADERS_TOO_LARGE, detail)
     announced = Headers(scope=scope).get("content-length", "")
     if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
