@@ -12,7 +12,8 @@ from fastapi.responses import PlainTextResponse
 from service import problems
 from service.browser import BrowserGuard
 from service.cluster.gateway import RayGateway
-from service.routers import audit, internal, jobs, observe, operations, stream
+from service.openapi.document import describe
+from service.routers import audit, internal, jobs, observe, operations, plans, stream
 from service.routers.access import authorize
 from service.services import Services
 from service.settings import Settings
@@ -60,8 +61,9 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
     traffic.install(app, settings)
     app.add_middleware(BrowserGuard, allowed_hosts=settings.own_hosts)
     traffic.name_requests(app)
-    for module in (jobs, observe, stream, operations, audit, internal):
+    for module in (jobs, observe, stream, plans, operations, audit, internal):
         app.include_router(module.router, dependencies=[Depends(authorize)])
+    describe(app, with_tokens=settings.tokens_file is not None)
     _serve_dashboard(app, settings)
     return app
 

@@ -19,8 +19,9 @@ from service.models import Job, JobState
 from service.problems import ProblemType
 from service.security.command import token
 from service.settings import DEFAULT_PORT, Settings, faults_of
-from service.terminal import console, job_table, jobs_table, overlap_table
+from service.terminal import console, job_table, jobs_table, overlap_table, plan_tables
 from workers.job import InvalidJob, load_job
+from workers.plans import Outcome
 
 SAID_NO = 1
 BAD_USAGE = 2
@@ -78,10 +79,7 @@ def submit(file: Path, follow: Follow = False, as_json: AsJson = False) -> None:
     """Submit a job file."""
     if follow and as_json:
         _fail("--json prints one document, and --follow a log: choose one of them", BAD_USAGE)
-    try:
-        load_job(file)
-    except InvalidJob as error:
-        _fail("\n".join(error.problems), BAD_USAGE)
+    _load(file)
     with _client() as client:
         job = client.submit(file)
         if as_json:
@@ -90,6 +88,20 @@ def submit(file: Path, follow: Follow = False, as_json: AsJson = False) -> None:
             _say(f"{job.id} {job.state.value}")
         if follow:
             _follow(client, job.id)
+
+
+@app.command()
+def plan(file: Path, as_json: AsJson = False) -> None:
+    """Check a job without running it: do its data open, does its model build, do its tables fit, is there room."""
+    _load(file)
+    with _client() as client:
+        found = client.plan(file)
+    if as_json:
+        _print_json(found)
+    else:
+        console().print(plan_tables(found))
+    if found.outcome is Outcome.NO:
+        raise typer.Exit(SAID_NO)
 
 
 @app.command("list")
@@ -198,6 +210,14 @@ def _client() -> Iterator[Client]:
         _fail(f"{error}\nStart one with `overlane serve`, or name it in OVERLANE_URL", SAID_NO)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _load(file: Path) -> None:
+    """End the command if the job file is not valid."""
+    try:
+        load_job(file)
+    except InvalidJob as error:
+        _fail("\n".join(error.problems), BAD_USAGE)
 
 
 def _follow(client: Client, job_id: str) -> None:

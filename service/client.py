@@ -11,12 +11,14 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from service.following import JobEnded, JobEvent, NotEventsError, together
-from service.models import NEXT_OFFSET_HEADER, Cluster, Job, JobPage, JobState, Overlap, StateChange, StepPage
+from service.models import NEXT_OFFSET_HEADER, Cluster, Job, JobPage, JobState, Overlap, Plan, StateChange, StepPage
 from service.problems import ProblemDocument
 from service.settings import is_loopback
 from service.telemetry.chrome import Trace
 
 _TIMEOUT_S = 30.0
+# The service itself gives up before that.
+_PLAN_TIMEOUT_S = 200.0
 _FOLLOW_PAUSE_S = 0.5
 # A service that is started again is back within this many pauses; heartbeats come several times within the silence.
 _FOLLOW_TRIES = 60
@@ -62,10 +64,15 @@ class Client:
 
     def submit(self, job_file: Path, idempotency_key: str | None = None) -> Job:
         """Submit a job file as it is written. Raises `OSError` if it cannot be read."""
-        headers = {"Content-Type": "application/json" if job_file.suffix == ".json" else "application/yaml"}
+        headers = {"Content-Type": _media_type(job_file)}
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
         return self._ask(Job, "POST", "/v1/jobs", content=job_file.read_bytes(), headers=headers)
+
+    def plan(self, job_file: Path) -> Plan:
+        """What would become of a job; it may take minutes. Raises `OSError` if the file cannot be read."""
+        content, headers = job_file.read_bytes(), {"Content-Type": _media_type(job_file)}
+        return self._ask(Plan, "POST", "/v1/plans", content=content, headers=headers, timeout=_PLAN_TIMEOUT_S)
 
     def jobs(self, state: JobState | None = None, project: str | None = None, limit: int = 50) -> JobPage:
         query = {"state": state.value if state else None, "project": project, "limit": limit}
@@ -179,6 +186,10 @@ class Client:
 
 def _path(job_id: str, room: str = "") -> str:
     return f"/v1/jobs/{quote(job_id, safe='')}" + (f"/{room}" if room else "")
+
+
+def _media_type(job_file: Path) -> str:
+    return "application/json" if job_file.suffix == ".json" else "application/yaml"
 
 
 def _given(query: dict[str, Any]) -> dict[str, Any]:

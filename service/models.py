@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from workers.job import JobSpec
+from workers.plans import Check, Outcome, PlannedTraining
 from workers.reports import JobFailure, JobPlan, JobResult, StepSample
 
 
@@ -106,6 +107,20 @@ class Job(Answer):
     failure: JobFailure | None
     dropped_samples: int
     latest: LatestStep | None
+
+
+class Plan(Answer):
+    """What was found out about a job without running it.
+
+    `outcome` is `no` if one of the checks says no, and `ok` if all of them are. `waits_for` says what the job would
+    wait for if it were submitted now; null if for nothing, or if that is not known. `training` is null without a plan.
+    """
+
+    outcome: Outcome
+    checks: list[Check]
+    resources: Resources | None
+    waits_for: str | None
+    training: PlannedTraining | None
 
 
 class JobPage(Answer):

@@ -14,6 +14,7 @@ from service.jobs.quotas import read_quotas
 from service.jobs.reconciler import Reconciler, ReconcilerLoop
 from service.jobs.tokens import ReportTokens, load_key
 from service.operations import Operations
+from service.plans import PlanService
 from service.security.access import Access
 from service.security.tokens_file import TokensFile
 from service.settings import Settings
@@ -40,6 +41,7 @@ class Services:
     access: Access
     audit: AuditStore
     jobs: JobService
+    plans: PlanService
     telemetry: Telemetry
     feeds: Feeds
     tracer: Tracer
@@ -66,6 +68,7 @@ class Services:
             access=Access(TokensFile(settings.tokens_file) if settings.tokens_file else None, job_store),
             audit=AuditStore(database),
             jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke, quotas, settings.jobs_run_here),
+            plans=PlanService(settings.dry_run_command, job_store, gateway, quotas, now),
             telemetry=telemetry,
             feeds=Feeds(job_store, EventStore(database), telemetry),
             tracer=Tracer(step_store, telemetry),

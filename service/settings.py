@@ -124,6 +124,11 @@ class Settings(BaseSettings):
         return URL.create("sqlite+aiosqlite", database=str(self.home / "overlane.db"))
 
     @property
+    def dry_run_command(self) -> str:
+        """The shell command that checks a job without training it."""
+        return f"{self.job_command} --plan"
+
+    @property
     def logs(self) -> Path:
         return self.home / "logs"
 

@@ -1,9 +1,9 @@
 """What the terminal shows: jobs and overlap as rich tables."""
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
-from service.models import Job, JobPage, Overlap, Spread
+from service.models import Job, JobPage, Overlap, Plan, Spread
 
 # Where there is no terminal to fit into, ids and figures must not be cut.
 _WIDTH_OF_FILES = 160
@@ -61,6 +61,21 @@ def workers(job: Job) -> str:
         return f"{job.resources.workers} workers"
     now = "" if job.plan is None or job.state.ended else f", now {job.plan.world_size}"
     return f"{job.resources.workers}-{job.resources.max_workers} workers{now}"
+
+
+def plan_tables(plan: Plan) -> Group:
+    """One line for each check, and one for each table that has found its place."""
+    checks = Table("check", "outcome", "", box=None)
+    for check in plan.checks:
+        checks.add_row(check.name.value, check.outcome.value.replace("_", " "), check.detail)
+    if plan.training is None:
+        return Group(checks)
+    title = f"{plan.training.steps} steps on {plan.training.world_size} ranks"
+    tables = Table("table", "module", "rows", "dim", "sharding", "ranks", "bytes", title=title, title_justify="left")
+    for each in plan.training.sharding:
+        ranks = ", ".join(map(str, each.ranks))
+        tables.add_row(each.name, each.module, str(each.rows), str(each.dim), each.sharding, ranks, size(each.bytes))
+    return Group(checks, tables)
 
 
 def overlap_table(overlap: Overlap, title: str) -> Table:

@@ -1,36 +1,24 @@
 """Routes of jobs: submit, list, show, stop, delete."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from service.jobs.actions import invalid_job
 from service.models import Job, JobPage, JobState
-from service.problems import Problem, ProblemDocument, ProblemType
+from service.problems import ProblemDocument
 from service.routers.access import Asking
-from service.routers.body import read_body
+from service.routers.body import JOB_FILE, read_job_file
 from service.services import Used
-from workers.job import MAX_JOB_BYTES, InvalidJob, JobSpec, read_job, read_json
+from workers.job import InvalidJob
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses={404: {"model": ProblemDocument}})
 
 # Stored behind the name of a project, in 255 characters together.
 MAX_KEY_LENGTH = 191
 
-_JSON = "application/json"
-_YAML = ("application/yaml", "application/x-yaml", "text/yaml")
-_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            _JSON: {"schema": JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")},
-            _YAML[0]: {"schema": {"type": "string"}},
-        },
-    }
-}
 
-
-@router.post("", status_code=202, openapi_extra=_BODY, responses={422: {"model": ProblemDocument}})
+@router.post("", status_code=202, openapi_extra=JOB_FILE, responses={415: {"model": ProblemDocument}})
 async def submit(
     request: Request,
     response: Response,
@@ -40,7 +28,7 @@ async def submit(
 ) -> Job:
     """Submit a job file, as JSON or YAML. A repeated `Idempotency-Key` gives the first answer again."""
     try:
-        spec = _read(request.headers.get("content-type", ""), await read_body(request, MAX_JOB_BYTES))
+        spec = await read_job_file(request)
     except InvalidJob as error:
         raise invalid_job(error) from None
     job = await services.jobs.submit(caller, spec, idempotency_key)
@@ -77,15 +65,3 @@ async def stop(job_id: str, services: Used, caller: Asking) -> Job:
 async def delete(job_id: str, services: Used, caller: Asking) -> None:
     """Delete an ended job with its steps and its log."""
     await services.jobs.delete(caller, job_id)
-
-
-def _read(content_type: str, body: bytes) -> JobSpec:
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type not in (_JSON, *_YAML):
-        detail = f"Content-Type {content_type!r}: send the job file as {_JSON} or {_YAML[0]}"
-        raise Problem(ProblemType.UNSUPPORTED_MEDIA_TYPE, detail)
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidJob([f"job file: not UTF-8: {error}"]) from None
-    return read_json(text) if media_type == _JSON else read_job(text)

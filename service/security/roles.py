@@ -72,6 +72,8 @@ NEEDS: Mapping[str, Need] = {
     "GET /v1/jobs/{job_id}/trace": _VIEWER,
     "GET /v1/audit": _ADMIN,
     "POST /v1/jobs": _SUBMITTER,
+    # Runs the code that the job names.
+    "POST /v1/plans": _SUBMITTER,
     "POST /v1/jobs/{job_id}/stop": _SUBMITTER,
     "DELETE /v1/jobs/{job_id}": _SUBMITTER,
 }
