@@ -19,7 +19,7 @@ from service.models import Job, JobState
 from service.problems import ProblemType
 from service.security.command import token
 from service.settings import DEFAULT_PORT, Settings, faults_of
-from service.terminal import console, job_table, jobs_table, overlap_table, plan_tables
+from service.terminal import console, job_table, jobs_table, overlap_table, plan_tables, runs_table
 from workers.job import InvalidJob, load_job
 from workers.plans import Outcome
 
@@ -118,6 +118,19 @@ def list_jobs(
         _print_json(page)
     else:
         console().print(jobs_table(page))
+
+
+@app.command()
+def runs(
+    limit: Annotated[int, typer.Option(min=1, max=200, help="how many, newest first")] = 50, as_json: AsJson = False
+) -> None:
+    """List what others run on the cluster without this service, newest first."""
+    with _client() as client:
+        found = client.runs(limit)
+    if as_json:
+        _print_json(found)
+    else:
+        console().print(runs_table(found))
 
 
 @app.command()

@@ -11,7 +11,18 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from service.following import JobEnded, JobEvent, NotEventsError, together
-from service.models import NEXT_OFFSET_HEADER, Cluster, Job, JobPage, JobState, Overlap, Plan, StateChange, StepPage
+from service.models import (
+    NEXT_OFFSET_HEADER,
+    Cluster,
+    Job,
+    JobPage,
+    JobState,
+    Overlap,
+    Plan,
+    StateChange,
+    StepPage,
+    WatchedRuns,
+)
 from service.problems import ProblemDocument
 from service.settings import is_loopback
 from service.telemetry.chrome import Trace
@@ -136,6 +147,10 @@ class Client:
 
     def cluster(self) -> Cluster:
         return self._ask(Cluster, "GET", "/v1/cluster")
+
+    def runs(self, limit: int = 50) -> WatchedRuns:
+        """What others have submitted to the cluster, newest first."""
+        return self._ask(WatchedRuns, "GET", "/v1/runs", params={"limit": limit})
 
     def ready(self) -> None:
         """Return if the service, its database and Ray answer."""

@@ -195,6 +195,26 @@ class Overlap(Answer):
     ranks: list[RankOverlap]
 
 
+class WatchedRun(Answer):
+    """A run that somebody submitted to Ray directly. Everything about it comes from Ray, which keeps it for a while.
+
+    `entrypoint` is the command that was submitted.
+    """
+
+    id: str
+    state: JobState
+    reason: str | None
+    entrypoint: str
+    started_at: Moment | None
+    ended_at: Moment | None
+
+
+class WatchedRuns(Answer):
+    """The runs of others, newest first."""
+
+    items: list[WatchedRun]
+
+
 class NodeInfo(Answer):
     """A living node of the Ray cluster and what it has in all, e.g. `{"CPU": 2}`."""
 

@@ -1,10 +1,12 @@
 """What operators ask: is it alive, is it ready, what does the cluster hold, what should Prometheus know."""
 
+from datetime import UTC, datetime
+
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.cluster.gateway import RayGateway, RayResources, RayUnavailableError
+from service.cluster.gateway import RayGateway, RayResources, RayRun, RayStatus, RayUnavailableError
 from service.jobs.capacity import free_resources
-from service.models import Cluster, ClusterResources, JobState, NodeInfo
+from service.models import Cluster, ClusterResources, JobState, NodeInfo, WatchedRun, WatchedRuns
 from service.problems import FieldError, Problem, ProblemType
 from service.store.database import Database
 from service.store.jobs import JobStore
@@ -50,10 +52,45 @@ class Operations:
             jobs=await self._jobs.counts(),
         )
 
+    async def runs(self, limit: int) -> WatchedRuns:
+        """The newest runs of others. Raises `Problem` if Ray does not answer."""
+        try:
+            found = await self._gateway.runs()
+        except RayUnavailableError as error:
+            raise Problem(ProblemType.RAY_UNAVAILABLE, str(error), headers={"Retry-After": "5"}) from None
+        own = await self._jobs.states([run.submission_id for run in found if run.submission_id])
+        others = [run for run in found if run.submission_id not in own]
+        others.sort(key=lambda run: run.start_time or 0, reverse=True)
+        return WatchedRuns(items=[_watched(run) for run in others[:limit]])
+
     async def metrics(self) -> bytes:
         """The text that Prometheus scrapes."""
         alive = [job.id for job in await self._jobs.active() if job.has_steps]
         return exposition(await self._jobs.counts(), await self._steps.newest_of_each_rank(alive))
+
+
+_STATES = {
+    RayStatus.PENDING: JobState.STARTING,
+    RayStatus.RUNNING: JobState.RUNNING,
+    RayStatus.SUCCEEDED: JobState.SUCCEEDED,
+    RayStatus.FAILED: JobState.FAILED,
+    RayStatus.STOPPED: JobState.STOPPED,
+}
+
+
+def _watched(run: RayRun) -> WatchedRun:
+    assert run.submission_id is not None
+    state = _STATES[run.status]
+    # Ray has a message for every state, such as that the job is running.
+    return WatchedRun(
+        id=run.submission_id, state=state, reason=run.message if state is JobState.FAILED else None,
+        entrypoint=run.entrypoint, started_at=_moment(run.start_time), ended_at=_moment(run.end_time),
+    )  # fmt: skip
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    # Ray writes 0 for what has not come.
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
 
 
 def _nodes(found: RayResources) -> list[NodeInfo]:

@@ -3,7 +3,7 @@
 from rich.console import Console, Group
 from rich.table import Table
 
-from service.models import Job, JobPage, Overlap, Plan, Spread
+from service.models import Job, JobPage, Overlap, Plan, Spread, WatchedRuns
 
 # Where there is no terminal to fit into, ids and figures must not be cut.
 _WIDTH_OF_FILES = 160
@@ -25,6 +25,15 @@ def jobs_table(page: JobPage) -> Table:
         if latest is not None:
             figures = (f"{latest.step_ms:.1f}", f"{latest.exposed_ms:.1f}", share(latest.comm_overlap))
         table.add_row(job.id, job.name, job.state.value, progress, *figures, f"{job.submitted_at:%Y-%m-%d %H:%M:%S}Z")
+    return table
+
+
+def runs_table(runs: WatchedRuns) -> Table:
+    """One line for each run of others."""
+    table = Table("id", "state", "started", "command", box=None)
+    for run in runs.items:
+        started = "" if run.started_at is None else f"{run.started_at:%Y-%m-%d %H:%M:%S}Z"
+        table.add_row(run.id, run.state.value, started, run.entrypoint)
     return table
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import uvicorn
 
 from service.app import create_app
-from service.cluster.gateway import RayJob, RayResources, RayStatus, RaySubmission, RayUnavailableError
+from service.cluster.gateway import RayJob, RayResources, RayRun, RayStatus, RaySubmission, RayUnavailableError
 from service.jobs.tokens import hash_token
 from service.models import JobState
 from service.security.audit import AuditAction, Deed
@@ -33,6 +33,9 @@ class RunningJob:
 
     async def job(self, job_id: str) -> RayJob | None:
         return RayJob(status=RayStatus.RUNNING)
+
+    async def runs(self) -> list[RayRun]:
+        return []
 
     async def stop(self, job_id: str) -> None:
         raise RayUnavailableError(f"{job_id}: there is no Ray")

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 import httpx
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from workers.capacity import COUNTED_RESOURCES
 
@@ -42,6 +42,15 @@ class RayJob(BaseModel):
 
     status: RayStatus
     message: str | None = None
+
+
+class RayRun(RayJob):
+    """A job in Ray's list. Times are in milliseconds since the epoch; `submission_id` is None for a bare driver."""
+
+    submission_id: str | None = None
+    entrypoint: str
+    start_time: int | None = None
+    end_time: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,9 @@ class RayGateway(Protocol):
     async def job(self, job_id: str) -> RayJob | None:
         """The job, or None if Ray does not know it."""
 
+    async def runs(self) -> list[RayRun]:
+        """Everything that was submitted to the cluster, by anybody, and that Ray still knows."""
+
     async def stop(self, job_id: str) -> None:
         """Ask a job to end. Ray ignores this while the job is still pending, so it has to be asked again."""
 
@@ -133,6 +145,11 @@ class HttpRayGateway:
     async def job(self, job_id: str) -> RayJob | None:
         response = await self._send("GET", f"/api/jobs/{job_id}")
         return None if response.status_code == httpx.codes.NOT_FOUND else _read(RayJob, response)
+
+    async def runs(self) -> list[RayRun]:
+        return [
+            run for run in _read(_Runs, await self._send("GET", "/api/jobs/")).root if run.submission_id is not None
+        ]
 
     async def stop(self, job_id: str) -> None:
         response = await self._send("POST", f"/api/jobs/{job_id}/stop")
@@ -214,6 +231,10 @@ class _StatusAnswer(BaseModel):
 
 class _Logs(BaseModel):
     logs: str
+
+
+class _Runs(RootModel[list[RayRun]]):
+    pass
 
 
 _Shape = TypeVar("_Shape", bound=BaseModel)

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import structlog
@@ -127,6 +128,9 @@ class JobService:
             record = await self.record(job_id)
             raise Problem(ProblemType.JOB_ACTIVE, f"{job_id} is {record.state}; stop it first")
         self._logs.forget(job_id)
+        with suppress(RayUnavailableError):
+            # What Ray still says about it would be taken for a run of somebody else.
+            await self._gateway.forget(job_id)
         log.info("job_deleted", job_id=job_id)
 
     async def _answered(self, key: str, fingerprint: str) -> Job | None:

@@ -49,6 +49,7 @@ _RAY_ENVIRONMENT = {
 
 # Ray ends a driver that has lost its head node after 60 s; until then it may write into the storage of its job.
 _DRIVER_OUTLIVES_RAY = timedelta(seconds=75)
+_LOOK_FOR_ORPHANS_EVERY = timedelta(seconds=30)
 # How long Ray may count as used what has just been released.
 _FIGURES_SETTLE = timedelta(seconds=10)
 
@@ -73,7 +74,7 @@ class Reconciler:
         self._now = now
         self._quotas = quotas
         self._tokens = tokens
-        self._released_at = now()
+        self._released_at = self._looked_at = now()
 
     async def run_once(self) -> None:
         """Let queued jobs start that may, then take one step for every job that has left the queue."""
@@ -83,6 +84,9 @@ class Reconciler:
         for job in await self._jobs.active():
             if job.state is not JobState.QUEUED:
                 await self.step(job)
+        if self._now() - self._looked_at >= _LOOK_FOR_ORPHANS_EVERY:
+            self._looked_at = self._now()
+            await self._stop_orphans()
 
     async def step(self, job: JobRecord) -> None:
         """One step for a job that has left the queue."""
@@ -202,6 +206,15 @@ class Reconciler:
         # The embedded Ray takes all its processes with it.
         not_before = self._now() + _DRIVER_OUTLIVES_RAY if self._settings.ray_address else None
         await self._requeue(job, f"Ray has lost it ({losses} of retries.max={most})", losses, not_before)
+
+    async def _stop_orphans(self) -> None:
+        """End what runs on Ray for a job that has ended: a submission that arrived after the job was given up."""
+        with suppress(RayUnavailableError):
+            alive = [run for run in await self._gateway.runs() if run.status in (RayStatus.PENDING, RayStatus.RUNNING)]
+            states = await self._jobs.states([run.submission_id for run in alive if run.submission_id])
+            for job_id in (job_id for job_id, state in states.items() if state.ended):
+                log.warning("job_runs_after_its_end", job_id=job_id)
+                await self._gateway.stop(job_id)
 
     async def _alive(self, job: JobRecord) -> None:
         if job.stop_requested or job.preempted_by is not None:

@@ -23,6 +23,8 @@ from service.models import (
     StateChange,
     StepPage,
     StoredStep,
+    WatchedRun,
+    WatchedRuns,
 )
 from service.problems import Problem, ProblemType
 from service.security.audit import AuditAction, AuditEntry, AuditPage, JobFacts
@@ -80,6 +82,7 @@ def answers() -> dict[str, dict[str, Any]]:
         AuditPage(items=[entry], next_cursor=None),
         _plan(spec),
         _cluster(),
+        _watched(),
         Health(),
     ]
     return {type(each).__name__: each.model_dump(mode="json") for each in examples}
@@ -121,6 +124,14 @@ def _job(spec: JobSpec) -> Job:
         started_at=_AT, ended_at=None, attempts=1, spec=spec, resources=resources_of(spec), plan=plan, result=None,
         failure=None, dropped_samples=0, latest=latest,
     )  # fmt: skip
+
+
+def _watched() -> WatchedRuns:
+    command = "python -m workers.train --job examples/movielens.yaml"
+    run = WatchedRun(
+        id="raysubmit_k7m2xq", state=JobState.RUNNING, reason=None, entrypoint=command, started_at=_AT, ended_at=None
+    )
+    return WatchedRuns(items=[run])
 
 
 def _step() -> StoredStep:

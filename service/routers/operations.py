@@ -1,12 +1,12 @@
 """Routes for operators: probes, metrics, the cluster."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.models import Cluster, Health
+from service.models import Cluster, Health, WatchedRuns
 from service.problems import ProblemDocument
 from service.services import Used
 
@@ -27,7 +27,11 @@ async def readyz(services: Used) -> Health:
     return Health()
 
 
-@router.get("/metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 async def metrics(services: Used) -> Response:
     """Figures for Prometheus."""
     return Response(await services.operations.metrics(), media_type=CONTENT_TYPE_LATEST)
@@ -37,6 +41,12 @@ async def metrics(services: Used) -> Response:
 async def cluster(services: Used) -> Cluster:
     """The Ray cluster, and how many jobs are in each state."""
     return await services.operations.cluster()
+
+
+@router.get("/v1/runs", responses={503: {"model": ProblemDocument}})
+async def runs(services: Used, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> WatchedRuns:
+    """Runs of the Ray cluster that somebody started without this service, newest first; it only watches them."""
+    return await services.operations.runs(limit)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -71,6 +71,8 @@ NEEDS: Mapping[str, Need] = {
     "GET /v1/jobs/{job_id}/steps": _VIEWER,
     "GET /v1/jobs/{job_id}/trace": _VIEWER,
     "GET /v1/audit": _ADMIN,
+    # Shows the commands of everybody who uses the cluster.
+    "GET /v1/runs": _ADMIN,
     "POST /v1/jobs": _SUBMITTER,
     # Runs the code that the job names.
     "POST /v1/plans": _SUBMITTER,

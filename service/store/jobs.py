@@ -17,6 +17,9 @@ from service.store.tables import events, jobs, submissions
 from workers.job import JobSpec
 from workers.reports import JobFailure, JobPlan, JobResult
 
+# Databases limit the parameters of a query.
+_IDS_AT_ONCE = 500
+
 ACTIVE_STATES = frozenset(JobState) - ENDED_STATES
 
 
@@ -162,6 +165,16 @@ class JobStore:
         query = select(jobs).where(jobs.c.state.in_(ACTIVE_STATES)).order_by(jobs.c.priority.desc(), jobs.c.number)
         async with self._database.read() as connection:
             return [_record(row) for row in await connection.execute(query)]
+
+    async def states(self, job_ids: Collection[str]) -> dict[str, JobState]:
+        """The states of those of the given jobs that are recorded, by id."""
+        ids = sorted(job_ids)
+        found: dict[str, JobState] = {}
+        async with self._database.read() as connection:
+            for first in range(0, len(ids), _IDS_AT_ONCE):
+                query = select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids[first : first + _IDS_AT_ONCE]))
+                found |= {row.id: row.state for row in await connection.execute(query)}
+        return found
 
     async def counts(self) -> dict[JobState, int]:
         """How many jobs are in each state, with zeros."""

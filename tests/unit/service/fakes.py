@@ -9,6 +9,7 @@ from service.cluster.gateway import (
     RayNode,
     RayRefusedError,
     RayResources,
+    RayRun,
     RayStatus,
     RaySubmission,
     RayUnavailableError,
@@ -26,6 +27,7 @@ class FakeRay:
     jobs: dict[str, RayJob] = field(default_factory=dict)
     submissions: dict[str, RaySubmission] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    others: list[RayRun] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     refusal: str | None = None
     away: bool = False
@@ -54,6 +56,13 @@ class FakeRay:
         self._reach()
         return self.jobs.get(job_id)
 
+    async def runs(self) -> list[RayRun]:
+        self._reach()
+        own = [
+            RayRun(submission_id=job_id, entrypoint="train", **seen.model_dump()) for job_id, seen in self.jobs.items()
+        ]
+        return [*own, *self.others]
+
     async def stop(self, job_id: str) -> None:
         self._reach()
         self.calls.append(f"stop {job_id}")
@@ -61,7 +70,7 @@ class FakeRay:
     async def forget(self, job_id: str) -> None:
         self._reach()
         self.calls.append(f"forget {job_id}")
-        del self.jobs[job_id]
+        self.jobs.pop(job_id, None)
 
     async def logs(self, job_id: str) -> str | None:
         self._reach()

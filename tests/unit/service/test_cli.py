@@ -68,6 +68,26 @@ def test_submit(job_file: Path, service: Callable[[Answer], None]) -> None:
     assert run("submit", str(job_file)) == (0, "job-1 queued\n")
 
 
+def test_runs_of_others(service: Callable[[Answer], None]) -> None:
+    run_of_others = {
+        "id": "by-hand", "state": "running", "reason": None, "entrypoint": "python -m workers.train --job [x].yaml",
+        "started_at": "2026-01-02T03:04:05.000Z", "ended_at": None,
+    }  # fmt: skip
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(200, json={"items": [run_of_others]})
+
+    service(answer)
+    status, output = run("runs")
+    assert status == 0
+    assert asked == ["/v1/runs"]
+    assert output.splitlines()[1].split()[:2] == ["by-hand", "running"]
+    assert "2026-01-02 03:04:05Z  python -m workers.train --job [x].yaml" in output
+    assert json.loads(run("runs", "--json")[1]) == {"items": [run_of_others]}
+
+
 def test_an_invalid_file_needs_no_service(job_file: Path, service: Callable[[Answer], None]) -> None:
     service(_unreachable)
     job_file.write_text("name: tiny\ntraining: {batchsize: 3}\n")

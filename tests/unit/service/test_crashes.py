@@ -88,7 +88,7 @@ class _Mortal:
 class World(FakeRay):
     """A cluster on which jobs do what their names say, a step of it in each round."""
 
-    runs: Counter[str] = field(default_factory=Counter)
+    starts: Counter[str] = field(default_factory=Counter)
     names: dict[str, str] = field(default_factory=dict)
     stops: set[str] = field(default_factory=set)
     reported: set[str] = field(default_factory=set)
@@ -99,7 +99,7 @@ class World(FakeRay):
             # What a life that is over had sent arrives first.
             await self.submit(self.late.pop(submission.id))
         await super().submit(submission)
-        self.runs[self.names[submission.id]] += 1
+        self.starts[self.names[submission.id]] += 1
         self.reported.discard(submission.id)
         self.stops.discard(submission.id)
 
@@ -118,7 +118,7 @@ class World(FakeRay):
                 self._end(job_id, name)
 
     def _end(self, job_id: str, name: str) -> None:
-        first = self.runs[name] == 1
+        first = self.starts[name] == 1
         if job_id in self.stops:
             self.says(job_id, RayStatus.STOPPED)
         elif name == "lost-once" and first:
@@ -182,7 +182,7 @@ async def _live(settings: Settings, crashes: Crashes) -> dict[str, Any]:
             active = [(job.name, job.has_steps) for job in await jobs.active()]
             if number > 5 and active == [("makes-room", True)] and "job-urgent" not in world.names:
                 await _submit(jobs, world, clock, "urgent")
-            if world.runs["is-stopped"] == 1:
+            if world.starts["is-stopped"] == 1:
                 await _stop(jobs, clock, "is-stopped")
             clock.forward(20)
             try:
@@ -228,7 +228,7 @@ async def _end(jobs: JobStore, world: World) -> dict[str, Any]:
     alive = {job_id for job_id, seen in world.jobs.items() if seen.status in (RayStatus.PENDING, RayStatus.RUNNING)}
     assert alive == set(), "nothing is left behind"
     records, _ = await jobs.page(None, None, None, 100)
-    return {record.name: (record.state, world.runs[record.name]) for record in records}
+    return {record.name: (record.state, world.starts[record.name]) for record in records}
 
 
 def test_without_a_crash(end_of: Callable[[Collection[int]], tuple[dict[str, Any], int]]) -> None:

@@ -91,6 +91,16 @@ async def test_resources_in_use_by_node() -> None:
     assert (await gateway(answer).resources()).used_at == {"10.0.0.1": {"CPU": 1.5}}
 
 
+async def test_runs_are_those_that_were_submitted() -> None:
+    submitted = {"type": "SUBMISSION", "submission_id": "by-hand", "job_id": None, "status": "RUNNING", "message": "x"}
+    submitted |= {"entrypoint": "python train.py", "start_time": 5000, "end_time": 0, "runtime_env": {"env_vars": {}}}
+    driver = {"type": "DRIVER", "submission_id": None, "job_id": "01", "status": "RUNNING", "entrypoint": "python"}
+    found = await gateway(lambda _: httpx.Response(200, json=[submitted, driver])).runs()
+    assert [(run.submission_id, run.status, run.entrypoint, run.start_time) for run in found] == [
+        ("by-hand", RayStatus.RUNNING, "python train.py", 5000)
+    ]
+
+
 async def test_forgetting_a_job() -> None:
     seen: list[tuple[str, str]] = []
 
