@@ -2,16 +2,19 @@
 
 from datetime import UTC, datetime
 
-from sqlalchemy.exc import SQLAlchemyError
+import structlog
 
 from service.cluster.gateway import RayGateway, RayResources, RayRun, RayStatus, RayUnavailableError
 from service.jobs.capacity import free_resources
 from service.models import Cluster, ClusterResources, JobState, NodeInfo, WatchedRun, WatchedRuns
 from service.problems import FieldError, Problem, ProblemType
 from service.store.database import Database
+from service.store.engine import DatabaseUnavailableError
 from service.store.jobs import JobStore
 from service.store.steps import StepStore
 from service.telemetry.metrics import exposition
+
+log = structlog.get_logger(__name__)
 
 
 class Operations:
@@ -28,8 +31,9 @@ class Operations:
         faults = []
         try:
             await self._database.ping()
-        except SQLAlchemyError as error:
-            faults.append(FieldError(field="database", message=str(error)))
+        except DatabaseUnavailableError as error:
+            log.warning("database_unavailable", error=str(error))
+            faults.append(FieldError(field="database", message="does not answer; the log says why"))
         try:
             await self._gateway.resources()
         except RayUnavailableError as error:

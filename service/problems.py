@@ -4,13 +4,18 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from service.store.engine import DatabaseUnavailableError
+
 MEDIA_TYPE = "application/problem+json"
+
+log = structlog.get_logger(__name__)
 
 
 class ProblemType(Enum):
@@ -36,6 +41,7 @@ class ProblemType(Enum):
     TOO_LARGE = ("too-large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request is too large")
     UNSUPPORTED_MEDIA_TYPE = ("unsupported-media-type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The format is not known")
     RAY_UNAVAILABLE = ("ray-unavailable", HTTPStatus.SERVICE_UNAVAILABLE, "The Ray cluster does not answer")
+    DATABASE_UNAVAILABLE = ("database-unavailable", HTTPStatus.SERVICE_UNAVAILABLE, "The database does not answer")
     NOT_READY = ("not-ready", HTTPStatus.SERVICE_UNAVAILABLE, "The service is not ready")
     INTERNAL = ("internal", HTTPStatus.INTERNAL_SERVER_ERROR, "The service failed")
 
@@ -101,6 +107,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(DatabaseUnavailableError, _database_unavailable)
 
 
 async def _problem(request: Request, error: Exception) -> Response:
@@ -116,6 +123,13 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     ]
     detail = "; ".join(f"{fault.field}: {fault.message}" for fault in faults)
     return Problem(ProblemType.INVALID_REQUEST, detail, faults).answer(request.url.path)
+
+
+async def _database_unavailable(request: Request, error: Exception) -> Response:
+    log.warning("database_unavailable", method=request.method, path=request.url.path, error=str(error))
+    # Not the error itself: it names hosts and users.
+    detail = "The database does not answer; try again, with the same Idempotency-Key if the request carried one"
+    return Problem(ProblemType.DATABASE_UNAVAILABLE, detail, headers={"Retry-After": "5"}).answer(request.url.path)
 
 
 _KIND_OF_STATUS = {

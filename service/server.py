@@ -1,5 +1,6 @@
 """A running control plane: its port, its home, its Ray, its HTTP server. All of it, or nothing of it."""
 
+import asyncio
 import signal
 import socket
 import sys
@@ -17,6 +18,9 @@ from service.cluster.embedded import ClusterError, EmbeddedRay
 from service.cluster.gateway import HttpRayGateway
 from service.home import HomeInUseError, HomeLock
 from service.settings import Settings
+from service.store.database import Database
+from service.store.engine import DatabaseUnavailableError
+from service.store.schema import NewerDatabaseError
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +40,9 @@ class ServerError(Exception):
     """The HTTP server did not start, or ended by itself."""
 
 
-START_ERRORS = (PortTakenError, HomeInUseError, ClusterError, ServerError, OSError)
+START_ERRORS = (
+    PortTakenError, HomeInUseError, ClusterError, ServerError, NewerDatabaseError, DatabaseUnavailableError, OSError,
+)  # fmt: skip
 """What keeps a control plane from starting; each says what to do."""
 
 
@@ -88,6 +94,8 @@ def _start(settings: Settings, stack: ExitStack) -> ControlPlane:
     # The port first: it is the cheapest thing to be wrong.
     listener = stack.enter_context(_listen(settings.host, settings.port))
     stack.enter_context(HomeLock(settings.home))
+    # Opened here for its errors, which say what to do; those of an application that does not start do not get out.
+    asyncio.run(_open_once(settings))
     settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     gateway, embedded_ray = _ray(settings, stack)
     app = create_app(settings, gateway)
@@ -99,6 +107,10 @@ def _start(settings: Settings, stack: ExitStack) -> ControlPlane:
     thread.start()
     _wait_until_up(server, thread)
     return plane
+
+
+async def _open_once(settings: Settings) -> None:
+    await (await Database.open(settings.database)).close()
 
 
 @contextmanager

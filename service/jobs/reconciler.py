@@ -34,6 +34,7 @@ from service.jobs.quotas import Quotas
 from service.jobs.tokens import ReportTokens, hash_token
 from service.models import JobState
 from service.settings import Settings
+from service.store.engine import DatabaseUnavailableError
 from service.store.jobs import ACTIVE_STATES, JobChange, JobRecord, JobStore
 
 log = structlog.get_logger(__name__)
@@ -269,10 +270,16 @@ class ReconcilerLoop:
 
     async def run(self) -> None:
         """Run until cancelled. An error is logged and the next round tries again."""
+        away = False
         while True:
             self._poked.clear()
             try:
                 await self._reconciler.run_once()
+                away = False
+            except DatabaseUnavailableError as error:
+                if not away:
+                    log.warning("reconciler_waits_for_the_database", error=str(error))
+                away = True
             except Exception:
                 log.exception("reconciler_failed")
             with suppress(TimeoutError):

@@ -12,6 +12,7 @@ from service.cluster.gateway import RayUnavailableError
 from service.models import NEXT_OFFSET_HEADER, JobState, Overlap, StepPage
 from service.problems import Problem, ProblemDocument, ProblemType
 from service.services import Services, Used
+from service.store.engine import DatabaseUnavailableError
 from service.telemetry.chrome import Trace
 from service.telemetry.trace import STEPS_PATTERN, StepRange, trace_of
 
@@ -78,7 +79,7 @@ async def logs(
 
 
 async def _events(services: Services, job_id: str, offset: int) -> AsyncIterator[bytes]:
-    """A client that is cut off comes back with the last id, so trouble with Ray may simply end the stream."""
+    """A client that is cut off comes back with the last id, so trouble with Ray or database may end the stream."""
 
     async def state() -> JobState | None:
         try:
@@ -93,8 +94,11 @@ async def _events(services: Services, job_id: str, offset: int) -> AsyncIterator
                 yield format_sse_event(data_str=text, id=str(part.next_offset))
             else:
                 yield format_sse_event(comment="nothing new")
+        ended = await state()
     except RayUnavailableError as error:
         yield format_sse_event(comment=str(error))
         return
-    ended = await state()
+    except DatabaseUnavailableError:
+        yield format_sse_event(comment="the database does not answer")
+        return
     yield format_sse_event(event="end", data_str=ended.value if ended else "deleted")

@@ -70,7 +70,7 @@ def _job_id() -> ForeignKey:
 jobs = Table(
     "jobs",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("number", _COUNT, primary_key=True, autoincrement=True),
     Column("id", AnyText(64), nullable=False, unique=True),
     Column("name", AnyText(64), nullable=False),
     Column("project", AnyText(64), nullable=False),
@@ -148,7 +148,7 @@ worker_groups = Table(
 events = Table(
     "events",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("number", _COUNT, primary_key=True, autoincrement=True),
     Column("job_id", _job_id(), nullable=False, index=True),
     Column("time", UtcTime, nullable=False),
     Column("state", _STATE, nullable=False),
@@ -160,7 +160,7 @@ audit = Table(
     "audit",
     metadata,
     # No reference to the job: what was done to it is known after it is deleted.
-    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("number", _COUNT, primary_key=True, autoincrement=True),
     Column("time", UtcTime, nullable=False),
     Column("actor", AnyText(64)),
     Column("action", AnyText(16), nullable=False),

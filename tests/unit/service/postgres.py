@@ -60,6 +60,10 @@ class PostgresServer:
         options = f"{_OPTIONS} -c listen_addresses=127.0.0.1 -c port={self._port} -c unix_socket_directories=''"
         self._call("pg_ctl", "start", "--wait", f"--options={options}", f"--log={self._folder / 'log'}")
 
+    @property
+    def running(self) -> bool:
+        return (self._folder / "data" / "postmaster.pid").exists()
+
     def stop(self) -> None:
         """End the server, and every connection to it, at once."""
         self._call("pg_ctl", "stop", "--wait", "--mode=fast")

@@ -21,7 +21,7 @@ def _job_id() -> sa.ForeignKey:
 _jobs = sa.Table(
     "jobs",
     _tables,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("number", _count, primary_key=True, autoincrement=True),
     sa.Column("id", sa.String(64), nullable=False, unique=True),
     sa.Column("name", sa.String(64), nullable=False),
     sa.Column("project", sa.String(64), nullable=False),
@@ -92,7 +92,7 @@ sa.Table(
 sa.Table(
     "events",
     _tables,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("number", _count, primary_key=True, autoincrement=True),
     sa.Column("job_id", _job_id(), nullable=False, index=True),
     sa.Column("time", sa.DateTime, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),

@@ -7,10 +7,13 @@ revision = "0002"
 down_revision = "0001"
 
 
+_count = sa.Integer().with_variant(sa.BigInteger(), "postgresql")
+
+
 def upgrade() -> None:
     op.create_table(
         "audit",
-        sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+        sa.Column("number", _count, primary_key=True, autoincrement=True),
         sa.Column("time", sa.DateTime, nullable=False),
         sa.Column("actor", sa.String(64)),
         sa.Column("action", sa.String(16), nullable=False),
