@@ -8,6 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
+from service import log
 from service.app import create_app
 from service.cluster.gateway import RayJob, RayResources, RayRun, RayStatus, RaySubmission, RayUnavailableError
 from service.jobs.tokens import hash_token
@@ -55,6 +56,7 @@ class RunningJob:
 
 def main() -> None:
     """Record the job, and serve until a signal comes."""
+    log.configure()
     listener = socket.create_server(("127.0.0.1", 0))
     settings = Settings(home=Path(sys.argv[1]), port=listener.getsockname()[1])
     asyncio.run(_record(settings))

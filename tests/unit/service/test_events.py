@@ -14,10 +14,11 @@ from service.problems import ProblemType
 from service.services import Services
 from service.store.database import Database
 from service.store.engine import DatabaseUnavailableError
+from service.store.jobs import ACTIVE_STATES, JobRecord
 from service.telemetry import feeds
 from service.telemetry.feed import Feed
 from tests.unit.service.conftest import Plane
-from tests.unit.service.fakes import sample
+from tests.unit.service.fakes import START, sample
 from tests.unit.service.streams import Event, Follower, events_in, numbers
 from tests.unit.service.test_api import problem
 
@@ -45,7 +46,8 @@ async def end(plane: Plane, job_id: str) -> None:
 
 async def read(plane: Plane, job_id: str, **headers: str) -> list[Event]:
     """The whole stream of a job that has ended."""
-    answer = await plane.http.get(f"/v1/jobs/{job_id}/events", headers=headers)
+    async with asyncio.timeout(20):
+        answer = await plane.http.get(f"/v1/jobs/{job_id}/events", headers=headers)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-store"
@@ -153,6 +155,27 @@ async def test_resuming_at_every_id_there_can_be(plane: Plane) -> None:
         events = await read(plane, job_id, **{"Last-Event-ID": str(last)})
         assert numbers(events) == [number for number in every if number > last]
         assert [event.name for event in events[-2:]] == ["step", "end"]
+
+
+async def test_the_last_change_comes_before_the_end(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job ends just before the reader looks at it, for the first time after it was followed."""
+    job_id = await plane.started()
+    client = Follower(plane.services.feeds, job_id)
+    jobs = plane.services.feeds._jobs
+    inner, looks = jobs.get, 0
+
+    async def ending(job_id: str) -> JobRecord | None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            await jobs.change(job_id, START, ACTIVE_STATES, state=JobState.FAILED, reason="now", ended_at=START)
+        return await inner(job_id)
+
+    monkeypatch.setattr(jobs, "get", ending)
+    client.go()
+    events = await client.done()
+    assert json.loads(events[-2].data or "")["reason"] == "now"
+    assert events[-1] == Event("end", "failed")
 
 
 @pytest.mark.parametrize("last", ["-1", "x", "", "1.5", str(2**53 + 1)])
