@@ -1,6 +1,14 @@
 """Cursors of pages: opaque to clients, the number of the last item to the service."""
 
+from typing import Annotated
+
+from fastapi import Query
+
 from service.problems import FieldError, Problem, ProblemType
+
+# The pattern is only told, not checked by the framework: `number_of` has the better words.
+Cursor = Annotated[str | None, Query(json_schema_extra={"pattern": "^[0-9]{1,18}$"})]
+"""The query parameter of a page."""
 
 
 def number_of(cursor: str | None) -> int | None:

@@ -28,7 +28,7 @@ from service.problems import Problem, ProblemType
 from service.security.access import check_project
 from service.security.roles import Caller
 from service.store.jobs import JobRecord, JobStore
-from workers.job import InvalidJob, JobSpec
+from workers.job import JobSpec
 from workers.plans import DRY_RUN_TIME_LIMIT_S, Check, CheckName, Finding, Outcome, findings_in
 
 log = structlog.get_logger(__name__)
@@ -143,16 +143,6 @@ class PlanService:
                 await self._gateway.forget(run_id)
         except RayUnavailableError as error:
             log.warning("dry_run_not_removed", run_id=run_id, error=str(error))
-
-
-def invalid_plan(error: InvalidJob) -> Plan:
-    """The plan of a job file that is not valid."""
-    others = (*_OF_THE_DRY_RUN, CheckName.CLUSTER)
-    checks = [
-        _check(CheckName.SCHEMA, Outcome.NO, "; ".join(error.problems)),
-        *(_check(name, Outcome.NOT_CHECKED, "it builds on the check of schema") for name in others),
-    ]
-    return Plan(outcome=Outcome.NO, checks=checks, resources=None, waits_for=None, training=None)
 
 
 def _check(name: CheckName, outcome: Outcome, detail: str) -> Check:

@@ -8,8 +8,10 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from service.store.engine import DatabaseUnavailableError
 
@@ -148,4 +150,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
     kind = _KIND_OF_STATUS.get(HTTPStatus(error.status_code), ProblemType.INVALID_REQUEST)
     hint = "; /openapi.json has the addresses and what they know"
     detail = f"{request.method} {request.url.path}: {error.detail}{hint if kind in _UNKNOWN else ''}"
-    return Problem(kind, detail, headers=dict(error.headers or {})).answer(request.url.path)
+    headers = dict(error.headers or {})
+    if kind is ProblemType.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods_of(request))
+    return Problem(kind, detail, headers=headers).answer(request.url.path)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """What the address knows; the framework names only the methods of the first route that has it."""
+    found: set[str] = set()
+    for route in iter_route_contexts(request.app.routes):
+        if route.path is not None and compile_path(route.path)[0].match(request.url.path):
+            found |= set(route.methods or ())
+    return sorted(found)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,12 @@ class _Yaml(yaml.SafeLoader):
         if repeated := next((field for field in fields if fields.count(field) > 1), None):
             raise yaml.MarkedYAMLError(None, None, f"field {repeated!r} stands there twice", node.start_mark)
         return node
+
+
+# YAML 1.1 wants a point and a sign in a power of ten, and takes 1e-3 for text.
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def fault_in(raw: object) -> str | None:

@@ -15,6 +15,12 @@ Document = dict[str, Any]
 
 _PROBLEM = {"$ref": "#/components/schemas/ProblemDocument"}
 _JSON = "application/json"
+_EVENTS = "text/event-stream"
+_EVENT = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
+    "required": ["data"],
+}
 _JOB_FILE = {"$ref": "#/components/schemas/JobSpec"}
 
 # What any request may be answered. Below /v1/ there are rates and, where the service knows tokens, roles as well.
@@ -49,6 +55,8 @@ def complete(document: Document, with_tokens: bool) -> Document:
         _refer_to_problems(operation, path.startswith("/v1/"), asks)
         if asks:
             operation["security"] = [{"token": []}]
+        _tell_parameters(operation)
+        _describe_events(operation)
         _exemplify(operation, answers)
         if _is_tagged(path, operation):
             _tag(operation)
@@ -113,6 +121,23 @@ def _exemplify(operation: Document, answers: Document) -> None:
                 content["example"] = answers[name]
             elif media_type in examples.TEXTS:
                 content["example"] = examples.TEXTS[media_type]
+
+
+def _describe_events(operation: Document) -> None:
+    """Server-sent events, in the way in which FastAPI describes its own."""
+    for answer in operation["responses"].values():
+        if (content := answer.get("content", {}).get(_EVENTS)) is not None:
+            content["itemSchema"] = _EVENT
+
+
+def _tell_parameters(operation: Document) -> None:
+    """A parameter that is not given is left out: there is no way to send null."""
+    for parameter in operation.get("parameters", ()):
+        schema = parameter["schema"]
+        given = [part for part in schema.get("anyOf", ()) if part != {"type": "null"}]
+        if len(given) == 1:
+            del schema["anyOf"]
+            parameter["schema"] = given[0] | schema
 
 
 def _is_tagged(path: str, operation: Document) -> bool:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from service.cursors import cursor_of, number_of
+from service.cursors import Cursor, cursor_of, number_of
 from service.security.audit import AuditPage
 from service.services import Used
 
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/audit", tags=["operations"])
 async def audit(
     services: Used,
     job_id: str | None = None,
-    cursor: str | None = None,
+    cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> AuditPage:
     """Who submitted, stopped and deleted what, newest first; `job_id` narrows it to one job, also a deleted one."""

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from service.cursors import Cursor
 from service.jobs.actions import invalid_job
 from service.models import Job, JobPage, JobState
 from service.problems import ProblemDocument
@@ -42,7 +43,7 @@ async def list_jobs(
     caller: Asking,
     state: JobState | None = None,
     project: str | None = None,
-    cursor: str | None = None,
+    cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> JobPage:
     """Jobs that the token may see, newest first."""

@@ -54,7 +54,11 @@ async def trace(
     return Response(body, media_type="application/json", headers=headers)
 
 
-@router.get("/logs", response_class=Response)
+@router.get(
+    "/logs",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, "text/event-stream": {}}}},
+)
 async def logs(
     job_id: str,
     services: Used,

@@ -16,7 +16,7 @@ _STREAM = "text/event-stream"
 @router.get(
     "/events",
     response_class=StreamingResponse,
-    responses={200: {"content": {_STREAM: {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {_STREAM: {}}}},
 )
 async def events(
     job_id: str, services: Used, last_event_id: Annotated[int, Header(ge=0, le=2**53)] = 0

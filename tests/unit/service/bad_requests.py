@@ -45,7 +45,7 @@ def _job(what: str, lines: str, message: str, kind: ProblemType = ProblemType.IN
 JOB_FILES = (
     _job("unknown field", "training: {batchsize: 512}", "training.batchsize: unknown field; did you mean 'batch_size'?"),
     _job("unknown section", "worker: {count: 2}", "worker: unknown field; did you mean 'workers'?"),
-    _job("wrong type", "training: {batch_size: many}", 'training.batch_size: Input should be a valid integer, unable to parse string as an integer (got "many")'),
+    _job("wrong type", "training: {batch_size: many}", 'training.batch_size: Input should be a valid integer (got "many")'),
     _job("number out of range", "workers: {count: 0}", "workers.count: Input should be greater than or equal to 1 (got 0)"),
     BadRequest("missing name", ProblemType.INVALID_JOB, "name: Field required", body="workers: {count: 2}"),
     _job("name with capitals", "name: My Job", "name: String should match pattern '^[a-z0-9][a-z0-9-]{0,62}$' (got \"My Job\")"),

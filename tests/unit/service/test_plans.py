@@ -16,6 +16,7 @@ from service.problems import ProblemType
 from service.security.roles import NO_TOKENS
 from service.terminal import plan_tables
 from tests.unit.service.conftest import JOB, Plane
+from tests.unit.service.test_api import problem
 from workers.job import parse_job
 from workers.plans import Check, CheckName, Finding, Outcome, PlannedTraining
 from workers.reports import ShardedTable
@@ -103,12 +104,10 @@ async def test_the_dry_run_gets_the_job_and_no_secrets(plane: Plane, dry_run: Ca
     assert parse_job(JOB).model_dump_json() == submission.env["OVERLANE_JOB"]
 
 
-async def test_a_job_file_that_is_not_valid(plane: Plane) -> None:
-    plan = await planned(plane, training={"batchsize": 3})
-    assert outcomes(plan) == dict.fromkeys(CheckName, NOT_CHECKED) | {CheckName.SCHEMA: NO}
-    assert plan.outcome is NO
-    assert "did you mean 'batch_size'?" in detail(plan, CheckName.SCHEMA)
-    assert plan.resources is None
+async def test_a_job_file_that_is_not_valid_is_refused_as_when_it_is_submitted(plane: Plane) -> None:
+    bad = JOB | {"training": {"batchsize": 3}}
+    refused, submitted = [await plane.http.post(path, json=bad) for path in ("/v1/plans", "/v1/jobs")]
+    assert problem(refused, ProblemType.INVALID_JOB)["errors"] == submitted.json()["errors"]
     assert plane.ray.submissions == {}
 
 

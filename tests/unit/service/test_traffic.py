@@ -374,3 +374,9 @@ async def test_what_is_no_request_passes(tmp_path: Path) -> None:
     scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
     await guarded(tmp_path)(scope, receive, send)
     assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+async def test_an_unknown_method_is_told_all_that_the_address_knows(plane: Plane) -> None:
+    for path, methods in (("/v1/jobs", "GET, POST"), ("/v1/jobs/job-1", "DELETE, GET"), ("/livez", "GET")):
+        answer = await plane.http.request("PATCH", path)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, methods)

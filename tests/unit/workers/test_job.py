@@ -206,3 +206,38 @@ def test_half_a_character_is_no_text(text: str, fault: str) -> None:
     assert read_json('{"name": "tiny", "model": {"params": {"a": "\\ud83d\\ude00"}}}').model.params == {
         "a": "\U0001f600"
     }
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("epochs", True, "Input should be a valid integer"),
+        ("epochs", "2", "Input should be a valid integer"),
+        ("max_steps", False, "Input should be a valid integer"),
+        ("dense_lr", "0.1", "Input should be a valid number"),
+        ("dedup", 1, "Input should be true or false"),
+        ("dedup", "yes", "Input should be true or false"),
+    ],
+)
+def test_nothing_is_taken_for_what_it_is_not(field: str, value: object, message: str) -> None:
+    with pytest.raises(InvalidJob, match=rf"training\.{field}: {message}"):
+        parse_job({"name": "tiny", "training": {field: value}})
+
+
+@pytest.mark.parametrize("count", [True, "2"])
+def test_a_number_of_workers_is_a_number(count: object) -> None:
+    with pytest.raises(InvalidJob, match=r"workers\.count: Input should be a valid integer"):
+        parse_job({"name": "tiny", "workers": {"count": count}})
+
+
+@pytest.mark.parametrize(("written", "value"), [("1e-3", 0.001), ("1E3", 1000.0), ("2.5e1", 25.0), ("1.0e-2", 0.01)])
+def test_powers_of_ten_in_yaml_are_numbers(written: str, value: float) -> None:
+    assert read_job(f"name: tiny\ntraining: {{dense_lr: {written}}}\n").training.dense_lr == value
+
+
+def test_what_only_looks_like_a_power_of_ten_stays_text() -> None:
+    assert read_job("name: tiny\nmodel: {params: {version: 1e, hash: e12, id: 1e5x}}\n").model.params == {
+        "version": "1e",
+        "hash": "e12",
+        "id": "1e5x",
+    }
