@@ -23,7 +23,7 @@ from service.models import (
     StepPage,
     WatchedRuns,
 )
-from service.problems import ProblemDocument
+from service.problems import ProblemDocument, ProblemType
 from service.settings import is_loopback
 from service.telemetry.chrome import Trace
 
@@ -126,7 +126,7 @@ class Client:
                         return
             except (ServiceUnreachableError, ServiceError) as error:
                 failures += 1
-                gone = isinstance(error, ServiceError) and error.problem.status < 500
+                gone = isinstance(error, ServiceError) and not _passes(error.problem)
                 if gone or after == 0 or failures > _FOLLOW_TRIES:
                     raise
             time.sleep(_FOLLOW_PAUSE_S)
@@ -197,6 +197,11 @@ class Client:
                 f"{self.url} answered HTTP {response.status_code}, not as Overlane"
             ) from error
         raise ServiceError(problem)
+
+
+def _passes(problem: ProblemDocument) -> bool:
+    """Whether asking later helps. After a restart all followers come back at once, and some of them may be limited."""
+    return problem.status >= 500 or problem.type == ProblemType.RATE_LIMITED.urn
 
 
 def _path(job_id: str, room: str = "") -> str:

@@ -21,7 +21,7 @@ from workers.reports import StepSample
 
 NEWEST_STEPS = 50
 MAX_SAMPLES = 10_000
-STEPS_PATTERN = r"^\d{1,15}(-\d{1,15})?$"
+STEPS_PATTERN = r"^[0-9]{1,15}(-[0-9]{1,15})?$"
 
 _PLACEMENT = (
     "Begin and end of a step are measured. Within a step the lengths of compute, of each kind of collective and of "

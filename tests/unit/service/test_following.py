@@ -112,11 +112,12 @@ def test_going_on_where_a_connection_broke(monkeypatch: pytest.MonkeyPatch) -> N
             httpx.Response(200, stream=Breaking(stream(change(2)) + cut)),
             httpx.Response(200, text=stream(running)),
             no(ProblemType.NOT_READY, "starting"),
+            no(ProblemType.RATE_LIMITED, "too many at once"),
             httpx.Response(200, text=stream(failed, end="failed")),
         ],
     )
     assert seen == [change(2), running, failed, JobEnded(JobState.FAILED)]
-    assert asked == ["0", "2", "4", "4"]
+    assert asked == ["0", "2", "4", "4", "4"]
 
 
 def test_no_service_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
