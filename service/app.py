@@ -35,14 +35,18 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         database = await Database.open(settings.database)
         app.state.services = services = Services.build(settings, database, gateway)
-        loop = asyncio.create_task(services.loop.run(), name="reconciler")
+        tasks = [
+            asyncio.create_task(services.loop.run(), name="reconciler"),
+            asyncio.create_task(services.retention.run(), name="retention"),
+        ]
         log.info("service_up", home=str(settings.home), ray_address=gateway.address)
         try:
             yield
         finally:
-            loop.cancel()
-            with suppress(asyncio.CancelledError):
-                await loop
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await services.feeds.close()
             await gateway.close()
             await database.close()

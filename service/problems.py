@@ -30,6 +30,7 @@ class ProblemType(Enum):
     UNKNOWN_JOB = ("unknown-job", HTTPStatus.NOT_FOUND, "There is no such job")
     NOT_FOUND = ("not-found", HTTPStatus.NOT_FOUND, "There is nothing at this address")
     METHOD_NOT_ALLOWED = ("method-not-allowed", HTTPStatus.METHOD_NOT_ALLOWED, "The address does not know this method")
+    STEPS_ARCHIVED = ("steps-archived", HTTPStatus.GONE, "The steps of the job are archived")
     JOB_ACTIVE = ("job-active", HTTPStatus.CONFLICT, "The job has not ended")
     UNAUTHORIZED = ("unauthorized", HTTPStatus.UNAUTHORIZED, "The token is missing or wrong")
     FORBIDDEN = ("forbidden", HTTPStatus.FORBIDDEN, "The token does not allow this")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from service.archive import StepArchive
 from service.cluster.gateway import RayGateway
 from service.jobs.actions import JobService
 from service.jobs.logs import LogReader
@@ -15,6 +16,7 @@ from service.jobs.reconciler import Reconciler, ReconcilerLoop
 from service.jobs.tokens import ReportTokens, load_key
 from service.operations import Operations
 from service.plans import PlanService
+from service.retention import Retention
 from service.security.access import Access
 from service.security.tokens_file import TokensFile
 from service.settings import Settings
@@ -49,6 +51,8 @@ class Services:
     operations: Operations
     reconciler: Reconciler
     loop: ReconcilerLoop
+    archive: StepArchive
+    retention: Retention
 
     @classmethod
     def build(
@@ -56,7 +60,7 @@ class Services:
     ) -> "Services":
         """Wire the parts; nothing runs yet."""
         job_store, step_store = JobStore(database), StepStore(database)
-        logs = LogReader(settings.logs, gateway)
+        logs, archive = LogReader(settings.logs, gateway), StepArchive(settings.archive)
         quotas = read_quotas(settings.quotas_file)
         tokens = ReportTokens(load_key(settings.home / "report.key"))
         reconciler = Reconciler(settings, job_store, gateway, logs, now, quotas, tokens)
@@ -76,6 +80,8 @@ class Services:
             operations=Operations(database, job_store, step_store, gateway),
             reconciler=reconciler,
             loop=loop,
+            archive=archive,
+            retention=Retention(settings, database, archive, logs, now),
         )
 
 

@@ -35,6 +35,8 @@ class Settings(BaseSettings):
     the one in `report_url` is always among them. `tokens_file` names who may use the service, see `tokens_file.py`.
     `quotas_file` says what each project may hold at once, see `quotas.py`.
 
+    `archive_steps_after_days` and `remove_jobs_after_days` count from the end of a job, see `retention.py`.
+
     A request that is no event stream may take `request_timeout_s`. A token, or an address without one, may send
     `rate_burst` requests at once and `rate_limit` a second; 0 means any number.
     """
@@ -54,6 +56,8 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     tokens_file: Path | None = None
     quotas_file: Path | None = None
+    archive_steps_after_days: float | None = Field(default=None, gt=0, le=36500)
+    remove_jobs_after_days: float | None = Field(default=None, gt=0, le=36500)
     request_timeout_s: float = Field(default=30, gt=0)
     rate_limit: float = Field(default=200, ge=0)
     rate_burst: int = Field(default=1000, ge=1)
@@ -135,6 +139,10 @@ class Settings(BaseSettings):
     @property
     def storage(self) -> Path:
         return self.home / "storage"
+
+    @property
+    def archive(self) -> Path:
+        return self.home / "archive"
 
 
 def faults_of(error: ValidationError) -> str:

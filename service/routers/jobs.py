@@ -66,3 +66,4 @@ async def stop(job_id: str, services: Used, caller: Asking) -> Job:
 async def delete(job_id: str, services: Used, caller: Asking) -> None:
     """Delete an ended job with its steps and its log."""
     await services.jobs.delete(caller, job_id)
+    services.archive.forget(job_id)

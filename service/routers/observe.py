@@ -14,6 +14,7 @@ from service.problems import Problem, ProblemDocument, ProblemType
 from service.services import Services, Used
 from service.store.engine import DatabaseUnavailableError
 from service.telemetry.chrome import Trace
+from service.telemetry.reports import check_steps_are_here
 from service.telemetry.trace import STEPS_PATTERN, StepRange, trace_of
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], responses={404: {"model": ProblemDocument}})
@@ -28,13 +29,15 @@ async def steps(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> StepPage:
     """Step samples above step `after`, in the order (step, rank). A page never ends in the middle of a step."""
-    return await services.telemetry.page(await services.jobs.record(job_id), after, rank, limit)
+    record = await services.jobs.record(job_id)
+    check_steps_are_here(record)
+    return await services.telemetry.page(record, after, rank, limit)
 
 
 @router.get("/overlap")
 async def overlap(job_id: str, services: Used) -> Overlap:
     """How much of the communication is hidden, per collective and per rank."""
-    await services.jobs.record(job_id)
+    check_steps_are_here(await services.jobs.record(job_id))
     return await services.telemetry.overlap(job_id)
 
 
@@ -48,6 +51,7 @@ async def trace(
     lengths of compute and collectives within a step are measured, their places are not: see `otherData`.
     """
     record = await services.jobs.record(job_id)
+    check_steps_are_here(record)
     samples = await services.tracer.samples(record, None if steps is None else StepRange.parse(steps))
     body = await asyncio.to_thread(lambda: trace_of(job_id, samples).model_dump_json().encode())
     headers = {"Content-Disposition": f'attachment; filename="{job_id}.trace.json"'}

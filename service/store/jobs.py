@@ -61,6 +61,7 @@ class JobRecord(BaseModel):
     preempted_by: str | None = None
     requeued: str | None = None
     not_before: datetime | None = None
+    steps_archived_at: datetime | None = None
 
 
 class Submission(BaseModel):

@@ -16,6 +16,10 @@ from workers.reports import JobPlan, ReportBatch, StepSample
 FIGURES = ("step_ms", "compute_ms", "comm_ms", "exposed_ms", "hidden_ms")
 
 
+class StepsArchivedError(Exception):
+    """The samples of a job do not change any more; they lie in the archive, or are on their way there."""
+
+
 class StepStore:
     """Reads and writes step samples, one per job, step and rank."""
 
@@ -24,6 +28,7 @@ class StepStore:
 
     async def record(self, job_id: str, batch: ReportBatch) -> None:
         """Store a batch; storing it again changes nothing. A sample of an older attempt never replaces a newer one.
+        Raises `StepsArchivedError`.
 
         An attempt undoes the steps that earlier ones had done beyond its start: those samples go, also of ranks that it
         does not have.
@@ -37,7 +42,9 @@ class StepStore:
         rows = [_to_row(job_id, sample) for sample in batch.samples]
         async with self._database.write() as connection:
             # Deliveries of one job come one after the other: which sample stays depends on those that are there.
-            await connection.execute(select(jobs.c.number).where(jobs.c.id == job_id).with_for_update())
+            known = select(jobs.c.steps_archived_at).where(jobs.c.id == job_id).with_for_update()
+            if (await connection.execute(known)).scalar() is not None:
+                raise StepsArchivedError(job_id)
             if rows:
                 await connection.execute(upsert, rows)
             for undone in _undone(job_id, batch.samples):

@@ -95,6 +95,7 @@ jobs = Table(
     Column("preempted_by", AnyText(64)),
     Column("requeued", AnyText),
     Column("not_before", UtcTime),
+    Column("steps_archived_at", UtcTime),
     sqlite_autoincrement=True,
 )
 Index("jobs_by_project", jobs.c.project, jobs.c.number)

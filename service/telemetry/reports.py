@@ -12,7 +12,7 @@ from service.jobs.tokens import is_token
 from service.models import LatestStep, Overlap, StepPage, StoredStep
 from service.problems import FieldError, Problem, ProblemType
 from service.store.jobs import JobRecord, JobStore
-from service.store.steps import StepStore
+from service.store.steps import StepsArchivedError, StepStore
 from service.telemetry.overlap import overlap_of
 from workers.reports import ReportBatch, StepSample
 
@@ -38,6 +38,10 @@ class Telemetry:
         record = await self.reporter(job_id, token)
         try:
             await self._steps.record(job_id, _counted_from(record.first_attempt, parse_reports(body)))
+        except StepsArchivedError:
+            raise Problem(
+                ProblemType.STEPS_ARCHIVED, f"{job_id} ended long ago and takes no reports any more"
+            ) from None
         except IntegrityError:
             raise Problem(ProblemType.UNKNOWN_JOB, f"{job_id} was deleted meanwhile") from None
         if not record.has_steps:
@@ -72,6 +76,13 @@ class Telemetry:
         """Figures over all stored steps."""
         rows = await self._steps.figures(job_id)
         return await asyncio.to_thread(overlap_of, rows)
+
+
+def check_steps_are_here(record: JobRecord) -> None:
+    """Raises `Problem` if the steps of the job have been archived."""
+    if (at := record.steps_archived_at) is not None:
+        detail = f"archive/{record.id}.parquet in the service's home has the steps of {record.id} since {at:%Y-%m-%d}"
+        raise Problem(ProblemType.STEPS_ARCHIVED, detail)
 
 
 def parse_reports(body: bytes) -> ReportBatch:
