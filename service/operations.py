@@ -7,6 +7,7 @@ import structlog
 from service.cluster.gateway import RayGateway, RayResources, RayRun, RayStatus, RayUnavailableError
 from service.jobs.capacity import free_resources
 from service.models import Cluster, ClusterResources, JobState, NodeInfo, WatchedRun, WatchedRuns
+from service.plans import DRY_RUN_PREFIX
 from service.problems import FieldError, Problem, ProblemType
 from service.store.database import Database
 from service.store.engine import DatabaseUnavailableError
@@ -63,7 +64,8 @@ class Operations:
         except RayUnavailableError as error:
             raise Problem(ProblemType.RAY_UNAVAILABLE, str(error), headers={"Retry-After": "5"}) from None
         own = await self._jobs.states([run.submission_id for run in found if run.submission_id])
-        others = [run for run in found if run.submission_id not in own]
+        strangers = (run for run in found if run.submission_id not in own)
+        others = [run for run in strangers if not (run.submission_id or "").startswith(DRY_RUN_PREFIX)]
         others.sort(key=lambda run: run.start_time or 0, reverse=True)
         return WatchedRuns(items=[_watched(run) for run in others[:limit]])
 

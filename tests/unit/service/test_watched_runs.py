@@ -74,3 +74,8 @@ async def test_runs_of_others_are_left_alone_and_those_of_ended_jobs_are_stopped
     plane.ray.away = True
     plane.clock.forward(30)
     await plane.rounds(1)
+
+
+async def test_a_dry_run_is_nobodys_run(plane: Plane) -> None:
+    plane.ray.others = [run("plan-20260102-030405-0a1b2c3d", RayStatus.RUNNING, 1)]
+    assert (await plane.http.get("/v1/runs")).json()["items"] == []
