@@ -1,4 +1,5 @@
 import type { Job, JobPage, Overlap, StepPage } from "./shapes";
+import { currentToken, tokenRefused } from "./token";
 
 const TIMEOUT_MS = 10_000;
 
@@ -42,18 +43,21 @@ function jobPath(id: string): string {
 }
 
 async function request<Answer>(method: string, path: string, query: Query): Promise<Answer> {
-  const response = await reach(method, path + search(query));
+  const token = currentToken();
+  const response = await reach(method, path + search(query), token);
+  if (response.status === 401) tokenRefused(token);
   const body: unknown = await response.json().catch(() => null);
   if (body === null) throw new Unreachable(`${method} ${path} answered ${response.status} without JSON`);
   if (!response.ok) throw new Problem(response.status, problemText(body, response.status));
   return body as Answer;
 }
 
-async function reach(method: string, path: string): Promise<Response> {
+async function reach(method: string, path: string, token: string | null): Promise<Response> {
+  const authorization = token === null ? {} : { Authorization: `Bearer ${token}` };
   try {
     return await fetch(path, {
       method,
-      headers: { Accept: "application/json" },
+      headers: { Accept: "application/json", ...authorization },
       cache: "no-store",
       signal: AbortSignal.timeout(TIMEOUT_MS),
     });
