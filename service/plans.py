@@ -43,6 +43,9 @@ _AT_ONCE = 2
 _POLL_S = 0.5
 _POLLS = round((DRY_RUN_TIME_LIMIT_S + 30) / _POLL_S)
 _POLLS_AFTER_STOP = 20
+# Ray looks after a job once a second. One that is removed before Ray has seen its end comes back as a failed one.
+_RAY_SETTLES_S = 1.0
+_REMOVALS = 3
 
 _OF_THE_DRY_RUN = (CheckName.DATA, CheckName.MODEL, CheckName.TABLES)
 _GOING_ON = (RayStatus.PENDING, RayStatus.RUNNING)
@@ -139,8 +142,13 @@ class PlanService:
             if seen is not None and seen.status in _GOING_ON:
                 await self._gateway.stop(run_id)
                 seen = await self._ended(run_id, _POLLS_AFTER_STOP)
-            if seen is not None:
+            for _ in range(_REMOVALS):
+                if seen is None:
+                    break
+                await self._pause(_RAY_SETTLES_S)
                 await self._gateway.forget(run_id)
+                await self._pause(_RAY_SETTLES_S)
+                seen = await self._gateway.job(run_id)
         except RayUnavailableError as error:
             log.warning("dry_run_not_removed", run_id=run_id, error=str(error))
 

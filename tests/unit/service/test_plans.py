@@ -206,9 +206,10 @@ async def test_too_many_plans_at_once(plane: Plane, dry_run: Callable[..., None]
 async def test_a_plan_that_is_cancelled_is_cleaned_up(plane: Plane) -> None:
     async def never(_seconds: float) -> None:
         # A job that is stopped is soon seen to have ended.
-        if plane.ray.calls[-1].startswith("stop"):
+        if any(call.startswith("stop") for call in plane.ray.calls):
             [run_id] = plane.ray.submissions
-            plane.ray.says(run_id, RayStatus.STOPPED)
+            if plane.ray.calls[-1].startswith("stop"):
+                plane.ray.says(run_id, RayStatus.STOPPED)
             return
         await asyncio.Event().wait()
 
@@ -221,6 +222,24 @@ async def test_a_plan_that_is_cancelled_is_cleaned_up(plane: Plane) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert [call.split()[0] for call in plane.ray.calls] == ["submit", "stop", "forget"]
+    assert plane.ray.jobs == {}
+
+
+async def test_a_dry_run_that_comes_back_is_removed_again(
+    plane: Plane, dry_run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dry_run()
+    forget = plane.ray.forget
+
+    async def too_early(run_id: str) -> None:
+        known = plane.ray.jobs[run_id]
+        await forget(run_id)
+        if len(plane.ray.calls) == 2:
+            plane.ray.jobs[run_id] = known
+
+    monkeypatch.setattr(plane.ray, "forget", too_early)
+    await planned(plane)
+    assert [call.split()[0] for call in plane.ray.calls] == ["submit", "forget", "forget"]
     assert plane.ray.jobs == {}
 
 
