@@ -1,5 +1,6 @@
 """The database: transactions that read, transactions that write, and what happens when it is away."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.store.engine import WRITES, DatabaseUnavailableError, create_engine, unavailable
 from service.store.schema import upgrade
+
+TRANSACTION_TIMEOUT_S = 60.0
+"""A connection can break in a way that nobody is told of; whoever waits for it must not wait for ever."""
 
 
 class Database:
@@ -41,7 +45,7 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """One transaction for statements that change nothing."""
-        async with _translated(), self._reads.connect() as connection:
+        async with _translated(), asyncio.timeout(TRANSACTION_TIMEOUT_S), self._reads.connect() as connection:
             yield connection
 
     @asynccontextmanager
@@ -50,7 +54,7 @@ class Database:
 
         After a `DatabaseUnavailableError` it may be committed all the same: the answer can be what got lost.
         """
-        async with _translated(), self._writes.begin() as connection:
+        async with _translated(), asyncio.timeout(TRANSACTION_TIMEOUT_S), self._writes.begin() as connection:
             yield connection
 
 

@@ -13,7 +13,7 @@ from structlog.typing import EventDict
 from service.jobs.reconciler import ReconcilerLoop
 from service.models import JobState
 from service.problems import ProblemType
-from service.store import engine
+from service.store import database, engine
 from service.store.database import Database
 from service.store.engine import DatabaseUnavailableError, parse_url
 from tests.unit.service.conftest import JOB, Plane
@@ -174,6 +174,16 @@ async def test_connections_that_a_restart_has_cut_are_not_noticed(plane: Plane, 
     outage.begin()
     outage.end()
     assert await ask() == [200] * 5
+
+
+async def test_a_transaction_that_never_ends_is_given_up(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "TRANSACTION_TIMEOUT_S", 0.01)
+    for transaction in (plane.services.database.read, plane.services.database.write):
+        with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
+            async with transaction():
+                await asyncio.Event().wait()
+    monkeypatch.undo()
+    assert (await plane.started()) in plane.ray.jobs
 
 
 async def test_a_service_does_not_start_without_its_database() -> None:
