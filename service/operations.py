@@ -49,7 +49,7 @@ class Operations:
             found = await self._gateway.resources()
         except RayUnavailableError as error:
             raise Problem(ProblemType.RAY_UNAVAILABLE, str(error), headers={"Retry-After": "5"}) from None
-        held = [job.spec for job in await self._jobs.active() if job.state is not JobState.QUEUED]
+        held = [job.spec for job in await self._jobs.started()]
         return Cluster(
             resources=ClusterResources(total=found.total, available=free_resources(found, held)),
             nodes=_nodes(found),

@@ -11,8 +11,9 @@ from service.archive import StepArchive
 from service.cluster.gateway import RayGateway
 from service.jobs.actions import JobService
 from service.jobs.logs import LogReader
+from service.jobs.loop import ReconcilerLoop
 from service.jobs.quotas import read_quotas
-from service.jobs.reconciler import Reconciler, ReconcilerLoop
+from service.jobs.reconciler import Reconciler
 from service.jobs.tokens import ReportTokens, load_key
 from service.operations import Operations
 from service.plans import PlanService

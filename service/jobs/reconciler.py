@@ -34,7 +34,6 @@ from service.jobs.quotas import Quotas
 from service.jobs.tokens import ReportTokens, hash_token
 from service.models import JobState
 from service.settings import Settings
-from service.store.engine import DatabaseUnavailableError
 from service.store.jobs import ACTIVE_STATES, JobChange, JobRecord, JobStore
 
 log = structlog.get_logger(__name__)
@@ -82,9 +81,8 @@ class Reconciler:
         active = await self._jobs.active()
         if any(job.state is JobState.QUEUED for job in active):
             await self._admit(active)
-        for job in await self._jobs.active():
-            if job.state is not JobState.QUEUED:
-                await self.step(job)
+        for job in await self._jobs.started():
+            await self.step(job)
         if self._now() - self._looked_at >= _LOOK_FOR_ORPHANS_EVERY:
             self._looked_at = self._now()
             await self._stop_orphans()
@@ -117,7 +115,7 @@ class Reconciler:
             return
         now = self._now()
         settled = now - self._released_at > _FIGURES_SETTLE
-        decisions = decide(active, cluster, self._quotas, now, may_preempt=settled)
+        decisions = await asyncio.to_thread(decide, active, cluster, self._quotas, now, may_preempt=settled)
         await self._explain([decision for decision in decisions if isinstance(decision, Wait)])
         for decision in decisions:
             match decision:
@@ -254,36 +252,6 @@ class Reconciler:
 
     async def _change(self, job: JobRecord, **values: Unpack[JobChange]) -> None:
         await self._jobs.change(job.id, self._now(), ACTIVE_STATES, **values)
-
-
-class ReconcilerLoop:
-    """Calls the reconciler again and again in the background, and at once when poked."""
-
-    def __init__(self, reconciler: Reconciler, pause_s: float = 0.5) -> None:
-        self._reconciler = reconciler
-        self._pause_s = pause_s
-        self._poked = asyncio.Event()
-
-    def poke(self) -> None:
-        """Something happened that the reconciler should look at."""
-        self._poked.set()
-
-    async def run(self) -> None:
-        """Run until cancelled. An error is logged and the next round tries again."""
-        away = False
-        while True:
-            self._poked.clear()
-            try:
-                await self._reconciler.run_once()
-                away = False
-            except DatabaseUnavailableError as error:
-                if not away:
-                    log.warning("reconciler_waits_for_the_database", error=str(error))
-                away = True
-            except Exception:
-                log.exception("reconciler_failed")
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), self._pause_s)
 
 
 def _before_it_started(job: JobRecord) -> str:

@@ -1,5 +1,6 @@
 """The record of jobs: what was asked for, where each one stands, and how it got there."""
 
+import asyncio
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
@@ -163,9 +164,18 @@ class JobStore:
 
     async def active(self) -> list[JobRecord]:
         """Every job that has not ended, those of the highest priority first, then in the order of submission."""
-        query = select(jobs).where(jobs.c.state.in_(ACTIVE_STATES)).order_by(jobs.c.priority.desc(), jobs.c.number)
+        return await self._in(ACTIVE_STATES)
+
+    async def started(self) -> list[JobRecord]:
+        """Those of the active jobs that have left the queue."""
+        return await self._in(ACTIVE_STATES - {JobState.QUEUED})
+
+    async def _in(self, states: Collection[JobState]) -> list[JobRecord]:
+        query = select(jobs).where(jobs.c.state.in_(states)).order_by(jobs.c.priority.desc(), jobs.c.number)
         async with self._database.read() as connection:
-            return [_record(row) for row in await connection.execute(query)]
+            rows = (await connection.execute(query)).all()
+        # There may be thousands, and requests go first.
+        return await asyncio.to_thread(lambda: [_record(row) for row in rows])
 
     async def states(self, job_ids: Collection[str]) -> dict[str, JobState]:
         """The states of those of the given jobs that are recorded, by id."""

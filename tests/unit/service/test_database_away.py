@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import URL
 from structlog.typing import EventDict
 
-from service.jobs.reconciler import ReconcilerLoop
+from service.jobs.loop import ReconcilerLoop
 from service.models import JobState
 from service.problems import ProblemType
 from service.store import database, engine
