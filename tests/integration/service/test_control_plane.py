@@ -23,10 +23,15 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     home = tmp_path_factory.mktemp("home")
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(ENTRYPOINT))}"
-    settings = Settings(host="127.0.0.1", port=0, home=home, cluster_cpus=2, entrypoint=command, ray_address=None)
+    return Settings(host="127.0.0.1", port=0, home=home, cluster_cpus=2, entrypoint=command, ray_address=None)
+
+
+@pytest.fixture(scope="module")
+def plane(settings: Settings) -> Iterator[Client]:
+    home = settings.home
     with control_plane(settings) as running, Client(running.url) as client:
         assert of_home(home)
         yield client
@@ -38,9 +43,10 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 def submit(plane: Client, tmp_path: Path) -> Callable[..., Job]:
     """Submit a job whose process does what `todo` says."""
 
-    def submitted(count: int = 1, **todo: Any) -> Job:
+    def submitted(count: int = 1, priority: int = 0, **todo: Any) -> Job:
         file = tmp_path / "job.json"
         spec = {"name": "tiny", "data": {"source": "synthetic"}, "workers": {"count": count}, "model": {"params": todo}}
+        spec |= {"queue": {"priority": priority}, "checkpoint": {"every_steps": 10}}
         file.write_text(json.dumps(spec))
         return plane.submit(file)
 
@@ -105,6 +111,30 @@ def test_the_next_job_waits_for_room(plane: Client, submit: Callable[..., Job]) 
     assert plane.cluster().resources.available["CPU"] == 0
     plane.stop(first.id)
     assert wait(plane, second, ended).state is JobState.SUCCEEDED
+
+
+def test_a_job_makes_room_and_comes_back(plane: Client, submit: Callable[..., Job]) -> None:
+    low = wait(plane, submit(count=2, hang=True, steps=1), lambda job: job.state is JobState.RUNNING)
+    high = wait(plane, submit(count=2, priority=1), ended)
+    assert high.state is JobState.SUCCEEDED
+    low = wait(plane, low, lambda job: job.state is JobState.RUNNING)
+    assert low.attempts == 2
+    assert plane.logs(low.id)[0].count("hello") == 2, "Ray takes the id again, and goes on with its log"
+    assert [(step.step, step.attempt) for step in plane.steps(low.id).items] == [(0, 1), (0, 1)]
+    plane.stop(low.id)
+    assert wait(plane, low, ended).state is JobState.STOPPED
+
+
+def test_what_others_submit_is_shown(plane: Client, submit: Callable[..., Job], settings: Settings) -> None:
+    own = wait(plane, submit(), ended)
+    token = (settings.home / "ray" / "token").read_text()
+    with httpx.Client(headers={"Authorization": f"Bearer {token}"}, base_url=plane.cluster().ray_address) as ray:
+        body = {"submission_id": "by-hand", "entrypoint": "echo mine"}
+        ray.post("/api/jobs/", json=body, timeout=PATIENCE_S).raise_for_status()
+        runs = {run.id: run for run in plane.runs().items}
+        assert (runs["by-hand"].entrypoint, own.id in runs) == ("echo mine", False)
+        while plane.runs().items[0].state is not JobState.SUCCEEDED:
+            time.sleep(0.1)
 
 
 def test_the_cluster_is_closed_to_strangers(plane: Client) -> None:
