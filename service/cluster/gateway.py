@@ -81,11 +81,16 @@ class RayResources:
 
 @dataclass(frozen=True)
 class RaySubmission:
-    """A job for Ray: its id, the shell command, and the environment it runs in."""
+    """A job for Ray: its id, the shell command, and the environment it runs in.
+
+    `metadata` is for secrets. Ray shows the environment in the arguments of the processes that it starts, where every
+    user of a node can read it; metadata reach the job's process without.
+    """
 
     id: str
     entrypoint: str
     env: dict[str, str]
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 class RayGateway(Protocol):
@@ -137,6 +142,7 @@ class HttpRayGateway:
             "submission_id": submission.id,
             "entrypoint": submission.entrypoint,
             "runtime_env": {"env_vars": submission.env},
+            "metadata": submission.metadata,
         }
         response = await self._send("POST", "/api/jobs/", json=body, timeout=_SUBMIT_TIMEOUT_S)
         if response.is_error:

@@ -35,6 +35,7 @@ from service.jobs.tokens import ReportTokens, hash_token
 from service.models import JobState
 from service.settings import Settings
 from service.store.jobs import ACTIVE_STATES, JobChange, JobRecord, JobStore
+from workers.run import REPORT_TOKEN_METADATA
 
 log = structlog.get_logger(__name__)
 
@@ -178,10 +179,9 @@ class Reconciler:
             "OVERLANE_JOB": job.spec.model_dump_json(),
             "OVERLANE_JOB_ID": job.id,
             "OVERLANE_REPORT_URL": self._settings.report_url or self._settings.url,
-            "OVERLANE_REPORT_TOKEN": token,
             "OVERLANE_STORAGE": str(self._settings.storage),
         }
-        return RaySubmission(job.id, self._settings.job_command, environment)
+        return RaySubmission(job.id, self._settings.job_command, environment, {REPORT_TOKEN_METADATA: token})
 
     async def _unknown_to_ray(self, job: JobRecord) -> None:
         if job.preempted_by is not None:

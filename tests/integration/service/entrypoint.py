@@ -36,10 +36,11 @@ def main() -> int:
 
 
 def report(batch: dict[str, Any]) -> None:
+    token = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["overlane_report_token"]
     request = urllib.request.Request(
         f"{os.environ['OVERLANE_REPORT_URL']}/internal/v1/jobs/{os.environ['OVERLANE_JOB_ID']}/reports",
         data=json.dumps(batch).encode(),
-        headers={"Authorization": f"Bearer {os.environ['OVERLANE_REPORT_TOKEN']}"},
+        headers={"Authorization": f"Bearer {token}"},
     )
     with urllib.request.urlopen(request) as answer:
         assert answer.status == 204

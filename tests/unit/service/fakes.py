@@ -14,6 +14,7 @@ from service.cluster.gateway import (
     RaySubmission,
     RayUnavailableError,
 )
+from workers.run import REPORT_TOKEN_METADATA
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -89,7 +90,7 @@ class FakeRay:
 
     def token(self, job_id: str) -> str:
         """The report token that the job's process was given."""
-        return self.submissions[job_id].env["OVERLANE_REPORT_TOKEN"]
+        return self.submissions[job_id].metadata[REPORT_TOKEN_METADATA]
 
     def _reach(self) -> None:
         if self.away:

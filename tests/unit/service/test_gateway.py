@@ -1,5 +1,6 @@
 """What is made of Ray's answers, which are those of Ray 2.60."""
 
+import json
 from collections.abc import Callable
 
 import httpx
@@ -51,11 +52,13 @@ async def test_submit_sends_id_command_environment_and_token() -> None:
         seen.append(request)
         return httpx.Response(200, json={"job_id": "j", "submission_id": "j"})
 
-    await gateway(answer).submit(RaySubmission("j", "true", {"A": "1"}))
+    await gateway(answer).submit(RaySubmission("j", "true", {"A": "1"}, {"b": "2"}))
     [request] = seen
     assert str(request.url) == "http://ray.test:8265/api/jobs/"
     assert request.headers["Authorization"] == "Bearer secret"
-    assert request.content == b'{"submission_id":"j","entrypoint":"true","runtime_env":{"env_vars":{"A":"1"}}}'
+    assert json.loads(request.content) == {
+        "submission_id": "j", "entrypoint": "true", "runtime_env": {"env_vars": {"A": "1"}}, "metadata": {"b": "2"},
+    }  # fmt: skip
 
 
 async def test_a_refusal_is_the_last_line_of_rays_traceback() -> None:

@@ -30,6 +30,15 @@ def test_the_control_plane_speaks_through_the_environment() -> None:
     assert (run.report_url, run.report_token) == ("http://127.0.0.1:1", "secret")
 
 
+def test_the_control_plane_hands_the_token_over_through_ray() -> None:
+    config = {"runtime_env": {}, "metadata": {"job_name": "job-1", "overlane_report_token": "secret"}}
+    environment = {"JOB": JOB, "OVERLANE_REPORT_URL": "http://127.0.0.1:1"}
+    run = read_run("env:JOB", environment | {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config)})
+    assert run.report_token == "secret"
+    person = read_run("env:JOB", {"JOB": JOB, "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"metadata": {}})})
+    assert person.report_token is None
+
+
 def test_a_person_needs_no_environment(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     run = read_run(str(tmp_path / "job.yaml"), {})
