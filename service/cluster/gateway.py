@@ -67,7 +67,7 @@ class RayNode:
 class RayResources:
     """The nodes of the cluster, and what Ray says is in use of their CPUs and GPUs (a few seconds old).
 
-    `used_at` says it by the address of the node; it is empty where Ray does not tell.
+    `used_at` says it by the id of the node; it is empty where Ray does not tell.
     """
 
     nodes: tuple[RayNode, ...]
@@ -180,7 +180,7 @@ class HttpRayGateway:
             if node.state == "ALIVE"
         )
         load = status.data.clusterStatus.loadMetricsReport if status.data.clusterStatus else _Load()
-        used_at = {address: _used(usage) for address, usage in (load.usageByNode or {}).items()}
+        used_at = {node_id: _used(usage) for node_id, usage in (load.usageByNode or {}).items()}
         return RayResources(nodes, _used(load.usage), used_at)
 
     async def close(self) -> None:

@@ -67,9 +67,10 @@ class Room:
 def _unused(cluster: RayResources) -> Iterable[Node]:
     """The nodes without what Ray says is in use on each; where it does not say so by node, the first ones are full."""
     used = dict(cluster.used)
-    by_address = {address: dict(amounts) for address, amounts in cluster.used_at.items()}
+    by_id = {node_id: dict(amounts) for node_id, amounts in cluster.used_at.items()}
+    known = all(node.id in by_id for node in cluster.nodes)
     for node in cluster.nodes:
-        taken = by_address.get(node.address, used if not cluster.used_at else {})
+        taken = by_id[node.id] if known else used
         here = {kind: min(amount, taken.get(kind, 0.0)) for kind, amount in node.resources.items()}
         for kind, amount in here.items():
             taken[kind] = taken.get(kind, 0.0) - amount

@@ -1,5 +1,6 @@
 """The queue's decisions: worked examples."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -28,11 +29,11 @@ def test_none_passes_the_first_that_does_not_fit_and_each_is_told_why() -> None:
 def test_a_group_has_to_fit_on_the_nodes_and_not_only_into_their_sum() -> None:
     queue = [job(1, 2, gpus=2)]
     busy = RayResources(cluster({"CPU": 8, "GPU": 4}, {"CPU": 8, "GPU": 4}).nodes, {"GPU": 4}, {
-        "10.0.0.0": {"GPU": 1}, "10.0.0.1": {"GPU": 3},
+        "n0": {"GPU": 1}, "n1": {"GPU": 3},
     })  # fmt: skip
     decisions = decided(queue, busy)
     assert reasons(decisions) == {"job-1": "needs 2 workers with 1 CPU and 2 GPUs each, the nodes have room for 1"}
-    one_node_free = RayResources(busy.nodes, {"GPU": 4}, {"10.0.0.0": {"GPU": 4}})
+    one_node_free = RayResources(busy.nodes, {"GPU": 4}, {"n0": {"GPU": 4}, "n1": {}})
     assert started(decided(queue, one_node_free)) == ["job-1"]
 
 
@@ -158,3 +159,17 @@ def test_nobody_is_stopped_while_rays_figures_are_not_settled() -> None:
     assert preempted(decided(queue, cluster({"CPU": 4}))) == [("job-1", "job-2")]
     decisions = decide(queue, cluster({"CPU": 4}), Quotas(), START, may_preempt=False)
     assert preempted(decisions) == []
+
+
+def test_what_is_in_use_counts_on_its_own_node() -> None:
+    nodes = cluster({"CPU": 4}, {"CPU": 4}, used={"CPU": 4})
+    second = {"n0": {"CPU": 0.0}, "n1": {"CPU": 4.0}}
+    assert [node["CPU"] for node in Room.of(replace(nodes, used_at=second), []).nodes] == [4, 0]
+    assert [node["CPU"] for node in Room.of(nodes, []).nodes] == [0, 4]
+
+
+@pytest.mark.parametrize("used_at", [{"n1": {"CPU": 0.0}}, {"10.0.0.0": {"CPU": 4.0}, "10.0.0.1": {"CPU": 0.0}}])
+def test_nothing_counts_as_free_because_a_node_is_not_named(used_at: dict[str, dict[str, float]]) -> None:
+    """For example one that has joined since Ray counted."""
+    nodes = replace(cluster({"CPU": 4}, {"CPU": 4}, used={"CPU": 4}), used_at=used_at)
+    assert Room.of(nodes, []).free["CPU"] == 4

@@ -16,6 +16,7 @@ from service.cluster.gateway import (
     RaySubmission,
     RayUnavailableError,
 )
+from service.jobs.room import Room
 
 pytestmark = pytest.mark.anyio
 
@@ -85,13 +86,15 @@ async def test_resources_in_use() -> None:
 
 
 async def test_resources_in_use_by_node() -> None:
-    report = {"usage": {"CPU": [1.5, 2.0]}, "usageByNode": {"10.0.0.1": {"CPU": [1.5, 2.0], "memory": [0.0, 1e9]}}}
+    report = {"usage": {"CPU": [1.5, 2.0]}, "usageByNode": {"aa": {"CPU": [1.5, 2.0], "memory": [0.0, 1e9]}}}
 
     def answer(request: httpx.Request) -> httpx.Response:
         busy = {"data": {"clusterStatus": {"loadMetricsReport": report}}}
         return httpx.Response(200, json=NODES if request.url.path == "/api/v0/nodes" else busy)
 
-    assert (await gateway(answer).resources()).used_at == {"10.0.0.1": {"CPU": 1.5}}
+    found = await gateway(answer).resources()
+    assert found.used_at == {"aa": {"CPU": 1.5}}
+    assert Room.of(found, []).free["CPU"] == 0.5
 
 
 async def test_runs_are_those_that_were_submitted() -> None:
