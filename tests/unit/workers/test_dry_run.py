@@ -134,7 +134,9 @@ def test_findings_are_found_among_what_others_print() -> None:
 def limited(code: str) -> subprocess.CompletedProcess[str]:
     script = "from workers.dry_run import limited\n" + textwrap.dedent(code)
     root = Path(__file__).parents[3]
-    return subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def test_a_dry_run_that_hangs_in_native_code_dies_of_its_time() -> None:
