@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from workers.job_text import InvalidJob as InvalidJob
 from workers.job_text import decode, fault_in, load_json, load_yaml
+from workers.spec import MAX_SECONDS
 from workers.spec import Spec as Spec
 from workers.worker_group import Backend as Backend
 from workers.worker_group import WorkersSpec as WorkersSpec
@@ -133,7 +134,7 @@ class CheckpointSpec(Spec):
 
     every_steps: int | None = Field(default=None, ge=1)
     keep: int = Field(default=2, ge=1)
-    timeout_s: float = Field(default=3600, ge=1)
+    timeout_s: float = Field(default=3600, ge=1, le=MAX_SECONDS)
 
 
 class EarlyStoppingSpec(Spec):
@@ -171,7 +172,7 @@ class QueueSpec(Spec):
 
     priority: int = Field(default=0, ge=-_MAX_INTEGER, le=_MAX_INTEGER)
     project: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
-    deadline_s: float | None = Field(default=None, gt=0)
+    deadline_s: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
 
 
 class JobSpec(Spec):

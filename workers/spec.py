@@ -5,6 +5,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
+MAX_SECONDS = 10**9
+"""Thirty years: what is longer than any job, and still a time that can be reckoned with."""
+
 _NUMBERS = {int: "integer", float: "number"}
 
 

@@ -5,7 +5,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
-from workers.spec import Spec
+from workers.spec import MAX_SECONDS, Spec
+
+# More than any cluster has; larger figures would not even multiply.
+_MOST = 10**6
 
 
 class Backend(StrEnum):
@@ -22,9 +25,9 @@ class ElasticCount(Spec):
     It is looked for room every `resize_every_s` seconds. A group of another size starts again at the last checkpoint.
     """
 
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
-    resize_every_s: float = Field(default=60, ge=1)
+    min: int = Field(ge=1, le=_MOST)
+    max: int = Field(ge=1, le=_MOST)
+    resize_every_s: float = Field(default=60, ge=1, le=MAX_SECONDS)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -41,11 +44,11 @@ class WorkersSpec(Spec):
     A worker that does not move for `hang_timeout_s` is taken for hung, and the group starts again.
     """
 
-    count: Annotated[int, Field(ge=1)] | ElasticCount = 2
-    cpus: float = Field(default=1, ge=0.0001)
-    gpus: float = Field(default=0, ge=0)
+    count: Annotated[int, Field(ge=1, le=_MOST)] | ElasticCount = 2
+    cpus: float = Field(default=1, ge=0.0001, le=_MOST)
+    gpus: float = Field(default=0, ge=0, le=_MOST)
     backend: Backend = Backend.AUTO
-    hang_timeout_s: float = Field(default=300, ge=1)
+    hang_timeout_s: float = Field(default=300, ge=1, le=MAX_SECONDS)
 
     @property
     def is_elastic(self) -> bool:

@@ -85,7 +85,7 @@ REQUESTS = (
     BadRequest("limit that is too high", ProblemType.INVALID_REQUEST, "limit: Input should be less than or equal to 200", "GET /v1/jobs?limit=1000"),
     BadRequest("cursor that no page has given", ProblemType.INVALID_REQUEST, "cursor: not the next_cursor of a page (got 'latest')", "GET /v1/jobs?cursor=latest"),
     BadRequest("rank that is no number", ProblemType.INVALID_REQUEST, "rank: Input should be a valid integer, unable to parse string as an integer", "GET /v1/jobs/JOB/steps?rank=first"),
-    BadRequest("steps that are no range", ProblemType.INVALID_REQUEST, "steps: String should match pattern '^\\d{1,15}(-\\d{1,15})?$'", "GET /v1/jobs/JOB/trace?steps=9-"),
+    BadRequest("steps that are no range", ProblemType.INVALID_REQUEST, "steps: String should match pattern '^[0-9]{1,15}(-[0-9]{1,15})?$'", "GET /v1/jobs/JOB/trace?steps=9-"),
     BadRequest("event id that is none", ProblemType.INVALID_REQUEST, "last-event-id: Input should be a valid integer, unable to parse string as an integer", "GET /v1/jobs/JOB/events", headers={"Last-Event-ID": "x"}),
     BadRequest("address that there is not", ProblemType.NOT_FOUND, "GET /v1/job: Not Found; /openapi.json has the addresses and what they know", "GET /v1/job"),
     BadRequest("method that the address does not know", ProblemType.METHOD_NOT_ALLOWED, "PUT /v1/jobs: Method Not Allowed; /openapi.json has the addresses and what they know", "PUT /v1/jobs", body=GOOD),

@@ -241,3 +241,14 @@ def test_what_only_looks_like_a_power_of_ten_stays_text() -> None:
         "hash": "e12",
         "id": "1e5x",
     }
+
+
+FIGURES = "workers.count workers.cpus workers.gpus workers.hang_timeout_s queue.deadline_s checkpoint.timeout_s"
+
+
+@pytest.mark.parametrize("figure", FIGURES.split())
+@pytest.mark.parametrize("value", [10**10, 1e308])
+def test_figures_that_nobody_can_reckon_with_are_refused(figure: str, value: float) -> None:
+    section, field = figure.split(".")
+    with pytest.raises(InvalidJob, match=rf"{section}\.{field}: "):
+        parse_job({"name": "tiny", section: {field: value}})
