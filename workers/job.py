@@ -79,6 +79,10 @@ class ColumnsSpec(Spec):
         return self
 
 
+def _or_empty(schema: dict[str, Any]) -> None:
+    schema["anyOf"].append({"type": "object", "maxProperties": 0})
+
+
 class DataSpec(Spec):
     """Which data. `source` is a built-in name or the import path `package.module:callable` of a user's source.
 
@@ -89,7 +93,7 @@ class DataSpec(Spec):
     order: Literal["time", "shuffled"] = "time"
     path: str | None = None
     params: dict[str, Any] = Field(default_factory=dict)
-    columns: ColumnsSpec | None = None
+    columns: ColumnsSpec | None = Field(default=None, json_schema_extra=_or_empty)
     max_bad_rows: int = Field(default=0, ge=0)
 
     @field_validator("columns", mode="before")
