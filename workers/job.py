@@ -25,6 +25,8 @@ MAX_JOB_BYTES = 64 * 1024
 
 # SQLite and torch keep whole numbers in 64 bits, and JavaScript is exact up to 53.
 _MAX_INTEGER = 2**53 - 1
+# What fits into four bytes, which databases keep it in.
+_MAX_PRIORITY = 2**31 - 1
 
 
 class ScheduleName(StrEnum):
@@ -174,7 +176,7 @@ class RetriesSpec(Spec):
 class QueueSpec(Spec):
     """The job's place in the queue."""
 
-    priority: int = Field(default=0, ge=-_MAX_INTEGER, le=_MAX_INTEGER)
+    priority: int = Field(default=0, ge=-_MAX_PRIORITY, le=_MAX_PRIORITY)
     project: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
     deadline_s: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
 

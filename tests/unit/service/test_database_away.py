@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -134,6 +135,9 @@ async def test_the_reconciler_tries_again_until_it_is_back(
         while job_id not in plane.ray.jobs:
             await asyncio.sleep(0.001)
     loop.cancel()
+    # Its transaction has to end before the database is closed.
+    with suppress(asyncio.CancelledError):
+        await loop
     logged = [event["event"] for event in events]
     assert logged.count("reconciler_waits_for_the_database") == 1
     assert "reconciler_failed" not in logged
