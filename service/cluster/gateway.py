@@ -43,6 +43,18 @@ class RayJob(BaseModel):
     status: RayStatus
     message: str | None = None
 
+    @property
+    def end_unseen(self) -> bool:
+        """Whether Ray says FAILED only since the job's supervisor had ended, as it does at the end of any job, before
+        Ray saw how the job ended. It happens on a machine that is busy.
+        """
+        message = self.message or ""
+        return (
+            self.status is RayStatus.FAILED
+            and message.startswith("Job supervisor actor died")
+            and "INTENDED_USER_EXIT" in message
+        )
+
 
 class RayRun(RayJob):
     """A job in Ray's list. Times are in milliseconds since the epoch; `submission_id` is None for a bare driver."""

@@ -227,7 +227,7 @@ class Reconciler:
     async def _ended_on_ray(self, job: JobRecord, seen: RayJob) -> None:
         # A job reports its failure before it ends, and that may have been while Ray was being asked.
         job = await self._jobs.get(job.id) or job
-        if seen.status is RayStatus.STOPPED and job.preempted_by is not None and not job.stop_requested:
+        if _status(job, seen) is RayStatus.STOPPED and job.preempted_by is not None and not job.stop_requested:
             # Ray takes an id again only once it has forgotten it.
             await self._logs.keep(job.id)
             await self._gateway.forget(job.id)
@@ -261,8 +261,18 @@ def _before_it_started(job: JobRecord) -> str:
 
 def _verdict(job: JobRecord, seen: RayJob) -> tuple[JobState, str | None]:
     """What an ended Ray job means."""
-    if seen.status is RayStatus.SUCCEEDED:
+    status = _status(job, seen)
+    if status is RayStatus.SUCCEEDED:
         return JobState.SUCCEEDED, None
-    if seen.status is RayStatus.STOPPED:
+    if status is RayStatus.STOPPED:
         return JobState.STOPPED, None if job.stop_requested else "stopped through Ray"
     return JobState.FAILED, job.failure.message if job.failure else (seen.message or "Ray says no more than FAILED")
+
+
+def _status(job: JobRecord, seen: RayJob) -> RayStatus:
+    """How a job has ended: what Ray says, or what the job was told and has told itself where Ray has not seen it."""
+    if not seen.end_unseen or job.failure is not None:
+        return seen.status
+    if job.stop_requested or job.preempted_by is not None:
+        return RayStatus.STOPPED
+    return RayStatus.SUCCEEDED if job.result is not None else RayStatus.FAILED

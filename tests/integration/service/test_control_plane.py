@@ -19,7 +19,7 @@ from service.settings import Settings
 from tests.integration.service.processes import of_home
 
 ENTRYPOINT = Path(__file__).parent / "entrypoint.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @pytest.fixture(scope="module")
