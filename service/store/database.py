@@ -9,7 +9,7 @@ from sqlalchemy import URL, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.store.engine import WRITES, DatabaseUnavailableError, create_engine, unavailable
+from service.store.engine import WRITES, DatabaseUnavailableError, create_engine, keep_write_ahead_log, unavailable
 from service.store.schema import upgrade
 
 TRANSACTION_TIMEOUT_S = 60.0
@@ -62,6 +62,8 @@ async def _migrate(url: URL) -> None:
     name = url.render_as_string()
     engine = create_engine(url, for_migrations=True)
     try:
+        if url.get_backend_name() == "sqlite":
+            await keep_write_ahead_log(url)
         async with _translated(), engine.execution_options(**{WRITES: True}).begin() as connection:
             await connection.run_sync(upgrade, name)
     except DatabaseUnavailableError as error:

@@ -1,7 +1,10 @@
 """Engines for the two databases: a SQLite file with a write-ahead log, and PostgreSQL."""
 
+import asyncio
+import time
 from typing import Any
 
+import aiosqlite
 import asyncpg
 from sqlalchemy import URL, Connection, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, TimeoutError
@@ -14,6 +17,7 @@ WRITES = "overlane_writes"
 BUSY_TIMEOUT_MS = 10_000
 """How long a transaction waits for another process that holds a SQLite file."""
 
+_BUSY_PAUSE_S = 0.05
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 30.0
 _POOL_TIMEOUT_S = 10.0
@@ -78,7 +82,6 @@ def _sqlite(url: URL, for_migrations: bool) -> AsyncEngine:
     def configure(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.execute(f"PRAGMA foreign_keys={'OFF' if for_migrations else 'ON'}")
         cursor.close()
@@ -86,6 +89,25 @@ def _sqlite(url: URL, for_migrations: bool) -> AsyncEngine:
     event.listen(engine.sync_engine, "connect", configure)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine
+
+
+async def keep_write_ahead_log(url: URL) -> None:
+    """Give a SQLite file its write-ahead log, which it keeps from then on.
+
+    Raises `DatabaseUnavailableError`, also for a file that is no database.
+
+    SQLite does not wait for another process that does the same at this moment, whatever `busy_timeout` says.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            async with aiosqlite.connect(url.database or "") as connection:
+                await connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except aiosqlite.Error as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise DatabaseUnavailableError(_said(error)) from error
+        await asyncio.sleep(_BUSY_PAUSE_S)
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service.security.audit import AuditAction, Deed
 from service.store.database import Database
-from service.store.engine import create_engine, parse_url
+from service.store.engine import DatabaseUnavailableError, create_engine, parse_url
 from service.store.jobs import JobStore
 from service.store.schema import NewerDatabaseError
 from service.store.steps import StepStore
@@ -90,8 +90,15 @@ async def test_services_that_open_a_new_database_at_the_same_time(empty: URL) ->
     async def open_it() -> None:
         await (await Database.open(empty)).close()
 
-    await asyncio.gather(*(open_it() for _ in range(4)))
+    await asyncio.gather(*(open_it() for _ in range(8)))
     await _check_tables(empty)
+
+
+async def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
+    path.write_text("notes of mine\n" * 100)
+    with pytest.raises(DatabaseUnavailableError, match="not a database; start it, or correct OVERLANE_DATABASE_URL"):
+        await Database.open(sqlite(path))
+    assert path.read_text() == "notes of mine\n" * 100
 
 
 async def test_a_file_from_before_migrations_is_brought_up_to_date_and_keeps_its_rows(path: Path) -> None:
