@@ -82,3 +82,12 @@ def test_the_page_asks_for_a_token_and_keeps_it_in_its_tab(page: Page, token_and
     # Chromium logs each 401 as an error, and each breach of the policy, of which there must be none.
     complaints = page.complaints()
     assert [each for each in complaints if "401" not in each] == []
+
+
+def test_runs_of_others_are_asked_for_only_when_they_are_wanted(page: Page, token_and_url: tuple[str, str]) -> None:
+    page.open("#/")
+    enter(page, token_and_url[0])
+    page.wait_for(".empty")
+    page.click("button.show-runs")
+    page.wait_for(".runs-refused")
+    assert "needs the role admin, and the token has viewer" in page.text(".runs-refused")

@@ -1,4 +1,4 @@
-import type { Job, JobPage, Overlap, StepPage } from "./shapes";
+import type { Job, JobPage, Overlap, StepPage, WatchedRuns } from "./shapes";
 import { currentToken, tokenRefused } from "./token";
 
 const TIMEOUT_MS = 10_000;
@@ -32,6 +32,10 @@ export function fetchOverlap(id: string): Promise<Overlap> {
 
 export function fetchSteps(id: string, after: number, rank: number | null, limit: number): Promise<StepPage> {
   return request("GET", `${jobPath(id)}/steps`, { after, rank, limit });
+}
+
+export function fetchRuns(limit: number): Promise<WatchedRuns> {
+  return request("GET", "v1/runs", { limit });
 }
 
 export function stopJob(id: string): Promise<Job> {

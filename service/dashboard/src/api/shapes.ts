@@ -152,3 +152,17 @@ export interface Overlap {
   collectives: CollectiveOverlap[];
   ranks: RankOverlap[];
 }
+
+/** A run that somebody submitted to Ray without this service. */
+export interface WatchedRun {
+  id: string;
+  state: JobState;
+  reason: string | null;
+  entrypoint: string;
+  started_at: string | null;
+  ended_at: string | null;
+}
+
+export interface WatchedRuns {
+  items: WatchedRun[];
+}

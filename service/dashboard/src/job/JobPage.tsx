@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
-import { JobFeed, type Snapshot } from "../live/jobFeed";
+import type { Job } from "../api/shapes";
+import { JobFeed, type Measured, type Snapshot } from "../live/jobFeed";
 import { usePolling } from "../live/polling";
 import { TroubleNotice } from "../parts/TroubleNotice";
 import { Charts } from "./Charts";
@@ -47,19 +48,41 @@ interface BodyProps {
 }
 
 function Body({ snapshot, rank, pick }: BodyProps) {
-  const { job, overlap } = snapshot;
-  const chosen = overlap.ranks.find((entry) => entry.rank === rank);
-  const ranks = overlap.ranks.map((entry) => entry.rank);
+  const { job, measured } = snapshot;
   return (
     <div data-job={job.id} data-complete={snapshot.complete}>
       <JobHeader job={job} />
-      <Figures overlap={overlap} latest={job.latest} />
-      <RankPicker ranks={ranks} rank={rank} pick={pick} />
-      <Collectives collectives={chosen?.collectives ?? overlap.collectives} rank={chosen?.rank ?? null} />
-      <Charts columns={snapshot.columns} stride={snapshot.stride} rank={rank} />
-      {overlap.ranks.length > 1 && <RanksTable ranks={overlap.ranks} />}
+      {"archived" in measured ? (
+        <p class="notice" data-archived="steps">
+          {measured.archived}
+        </p>
+      ) : (
+        <Steps job={job} measured={measured} rank={rank} pick={pick} />
+      )}
       <Facts job={job} />
       <Glossary />
     </div>
+  );
+}
+
+interface StepsProps {
+  job: Job;
+  measured: Measured;
+  rank: number | null;
+  pick: (rank: number | null) => void;
+}
+
+function Steps({ job, measured, rank, pick }: StepsProps) {
+  const { overlap, columns, stride } = measured;
+  const chosen = overlap.ranks.find((entry) => entry.rank === rank);
+  const ranks = overlap.ranks.map((entry) => entry.rank);
+  return (
+    <>
+      <Figures overlap={overlap} latest={job.latest} />
+      <RankPicker ranks={ranks} rank={rank} pick={pick} />
+      <Collectives collectives={chosen?.collectives ?? overlap.collectives} rank={chosen?.rank ?? null} />
+      <Charts columns={columns} stride={stride} rank={rank} />
+      {overlap.ranks.length > 1 && <RanksTable ranks={overlap.ranks} />}
+    </>
   );
 }

@@ -6,6 +6,7 @@ import { olderLink } from "../live/route";
 import { TroubleNotice } from "../parts/TroubleNotice";
 import { JobsTable } from "./JobsTable";
 import { NoJobs } from "./NoJobs";
+import { Runs } from "./Runs";
 
 const INTERVAL_MS = 2000;
 const LIMIT = 50;
@@ -35,6 +36,7 @@ export function JobsPage({ cursor }: { cursor: string | null }) {
         {cursor !== null && <a href="#/">Newest jobs</a>}
         {page?.next_cursor && <a href={olderLink(page.next_cursor)}>Older jobs</a>}
       </nav>
+      {cursor === null && <Runs />}
     </section>
   );
 }
