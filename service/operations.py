@@ -71,7 +71,7 @@ class Operations:
 
     async def metrics(self) -> bytes:
         """The text that Prometheus scrapes."""
-        alive = [job.id for job in await self._jobs.active() if job.has_steps]
+        alive = [job.id for job in await self._jobs.started() if job.has_steps]
         return exposition(await self._jobs.counts(), await self._steps.newest_of_each_rank(alive))
 
 

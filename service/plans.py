@@ -177,5 +177,5 @@ def _as_submitted(spec: JobSpec, number: int, at: datetime) -> JobRecord:
         | {"number": number, "id": "the planned job", "name": spec.name, "project": spec.queue.project}
         | {"priority": spec.queue.priority, "state": JobState.QUEUED, "submitted_at": at, "attempts": 0}
         | {"stop_requested": False, "on_ray": False, "has_steps": False, "dropped_samples": 0}
-        | {"spec": spec.model_dump_json()}
+        | {"spec": spec}
     )

@@ -1,6 +1,7 @@
 """A running control plane: its port, its home, its Ray, its HTTP server. All of it, or nothing of it."""
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -106,7 +107,14 @@ def _start(settings: Settings, stack: ExitStack) -> ControlPlane:
     stack.callback(plane.stop)
     thread.start()
     _wait_until_up(server, thread)
+    _keep_what_is_there()
     return plane
+
+
+def _keep_what_is_there() -> None:
+    """Leave what was imported out of garbage collection: to look through it would hold up every request."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _open_once(settings: Settings) -> None:

@@ -1,5 +1,6 @@
 """What every section of the job file has in common."""
 
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -21,7 +22,7 @@ class Spec(BaseModel):
     def _of_its_kind(cls, value: object, info: ValidationInfo) -> object:
         """Pydantic would take `true` and `"1"` for the number 1, and `1` and `"yes"` for true."""
         assert info.field_name is not None
-        kinds = _kinds(cls.model_fields[info.field_name].annotation)
+        kinds = _kinds_of(cls)[info.field_name]
         if bool in kinds:
             if isinstance(value, int | float | str) and not isinstance(value, bool):
                 raise ValueError("Input should be true or false")
@@ -30,6 +31,11 @@ class Spec(BaseModel):
                 if kind in kinds:
                     raise ValueError(f"Input should be a valid {name}")
         return value
+
+
+@cache
+def _kinds_of(section: type[BaseModel]) -> dict[str, list[Any]]:
+    return {name: _kinds(field.annotation) for name, field in section.model_fields.items()}
 
 
 def _kinds(annotation: Any) -> list[Any]:

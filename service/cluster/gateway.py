@@ -3,6 +3,7 @@
 The service is no Ray driver on purpose: Ray ends a driver that loses its head node.
 """
 
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -15,6 +16,8 @@ from workers.capacity import COUNTED_RESOURCES
 # How long Ray may take to answer, in seconds; a submission waits for the job's supervisor to be placed.
 _TIMEOUT_S = 5.0
 _SUBMIT_TIMEOUT_S = 30.0
+# Ray's own figures are some seconds old, and every submission asks for them.
+_RESOURCES_HOLD_S = 0.5
 
 
 class RayUnavailableError(Exception):
@@ -148,6 +151,8 @@ class HttpRayGateway:
         self._http = httpx.AsyncClient(
             base_url=self.address, headers=headers, timeout=_TIMEOUT_S, transport=transport, trust_env=False
         )
+        self._seen: RayResources | None = None
+        self._seen_at = 0.0
 
     async def submit(self, submission: RaySubmission) -> None:
         body = {
@@ -184,6 +189,12 @@ class HttpRayGateway:
         return None if response.status_code == httpx.codes.NOT_FOUND else _read(_Logs, response).logs
 
     async def resources(self) -> RayResources:
+        if self._seen is None or time.monotonic() - self._seen_at > _RESOURCES_HOLD_S:
+            self._seen = await self._resources()
+            self._seen_at = time.monotonic()
+        return self._seen
+
+    async def _resources(self) -> RayResources:
         listing = _read(_NodeListing, await self._send("GET", "/api/v0/nodes"))
         status = _read(_StatusAnswer, await self._send("GET", "/api/cluster_status"))
         nodes = tuple(

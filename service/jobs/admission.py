@@ -15,7 +15,7 @@ The head may have running jobs of lower priorities stopped: those that lose leas
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 
 from service.cluster.gateway import RayResources
@@ -37,10 +37,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Wait:
-    """The job stays in the queue."""
+    """The job stays in the queue; `aside` says that it takes no part in the order."""
 
     job: JobRecord
     reason: str
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ Decision = Start | Wait | Expire | Preempt
 def decide(
     jobs: Sequence[JobRecord], cluster: RayResources, quotas: Quotas, now: datetime, *, may_preempt: bool = True
 ) -> list[Decision]:
-    """One decision for each queued job among `jobs`, which are all that have not ended; and the preemptions.
+    """One decision for each queued job among `jobs`, and the preemptions.
+
+    `jobs` are those that have left the queue, and of each project at least the first that wait.
 
     `may_preempt` is false while Ray's figures may still count what has just ended.
     """
@@ -95,13 +98,12 @@ def decide(
 
 def _aside(job: JobRecord, cluster: RayResources, quotas: Quotas, now: datetime) -> Decision | None:
     """What becomes of a job that takes no part in the order; None if it does."""
-    deadline_s = job.spec.queue.deadline_s
-    if deadline_s is not None and job.started_at is None and now - job.submitted_at > timedelta(seconds=deadline_s):
-        return Expire(job, f"did not start within deadline_s={deadline_s:g}")
+    if job.started_at is None and job.starts_by is not None and now > job.starts_by:
+        return Expire(job, f"did not start within deadline_s={job.spec.queue.deadline_s:g}")
     why = quotas.never_allows(job.project, job.spec.workers) or never_fits(job.spec, cluster)
     if why is None and job.not_before is not None and now < job.not_before:
         why = f"starts again after {job.not_before:%H:%M:%S} UTC, when its old processes have ended"
-    return None if why is None else _wait(job, why)
+    return None if why is None else _wait(job, why, aside=True)
 
 
 def _in_order(
@@ -167,8 +169,8 @@ def _age(job: JobRecord) -> tuple[datetime, int]:
     return job.started_at or job.submitted_at, job.number
 
 
-def _wait(job: JobRecord, why: str) -> Wait:
-    return Wait(job, why if job.requeued is None else f"{job.requeued}; {why}")
+def _wait(job: JobRecord, why: str, *, aside: bool = False) -> Wait:
+    return Wait(job, why if job.requeued is None else f"{job.requeued}; {why}", aside)
 
 
 def _lack(workers: WorkersSpec, room: Room, total: Mapping[str, float]) -> str:

@@ -13,6 +13,7 @@ as its `retries.max` says.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -53,6 +54,9 @@ _DRIVER_OUTLIVES_RAY = timedelta(seconds=75)
 _LOOK_FOR_ORPHANS_EVERY = timedelta(seconds=30)
 # How long Ray may count as used what has just been released.
 _FIGURES_SETTLE = timedelta(seconds=10)
+# How much of the queue of each project is looked at in one round, and how the rest is told.
+_LOOK_AT_FIRST = 100
+_BEHIND = f"behind the first {_LOOK_AT_FIRST} jobs of its project"
 
 
 class Reconciler:
@@ -76,12 +80,17 @@ class Reconciler:
         self._quotas = quotas
         self._tokens = tokens
         self._released_at = self._looked_at = now()
+        self._aside = 0
 
     async def run_once(self) -> None:
         """Let queued jobs start that may, then take one step for every job that has left the queue."""
-        active = await self._jobs.active()
+        # Jobs that take no part in the order must not hide those behind them.
+        front = _LOOK_AT_FIRST + self._aside
+        active = await self._jobs.contenders(front, self._now())
         if any(job.state is JobState.QUEUED for job in active):
             await self._admit(active)
+            if len(active) >= _LOOK_AT_FIRST:
+                await self._jobs.explain_others(front, _BEHIND)
         for job in await self._jobs.started():
             await self.step(job)
         if self._now() - self._looked_at >= _LOOK_FOR_ORPHANS_EVERY:
@@ -117,7 +126,9 @@ class Reconciler:
         now = self._now()
         settled = now - self._released_at > _FIGURES_SETTLE
         decisions = await asyncio.to_thread(decide, active, cluster, self._quotas, now, may_preempt=settled)
-        await self._explain([decision for decision in decisions if isinstance(decision, Wait)])
+        waits = [decision for decision in decisions if isinstance(decision, Wait)]
+        self._aside = max(Counter(wait.job.project for wait in waits if wait.aside).values(), default=0)
+        await self._explain(waits)
         for decision in decisions:
             match decision:
                 case Start(job):

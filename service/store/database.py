@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import URL, text
@@ -22,6 +22,8 @@ class Database:
     def __init__(self, engine: AsyncEngine) -> None:
         self._reads = engine
         self._writes = engine.execution_options(**{WRITES: True})
+        # Those that wait for SQLite's one place to write look again after pauses, and in no order.
+        self._turn = asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
 
     @classmethod
     async def open(cls, url: URL) -> "Database":
@@ -54,7 +56,12 @@ class Database:
 
         After a `DatabaseUnavailableError` it may be committed all the same: the answer can be what got lost.
         """
-        async with _translated(), asyncio.timeout(TRANSACTION_TIMEOUT_S), self._writes.begin() as connection:
+        async with (
+            _translated(),
+            asyncio.timeout(TRANSACTION_TIMEOUT_S),
+            self._turn,
+            self._writes.begin() as connection,
+        ):
             yield connection
 
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Json
-from sqlalchemy import Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +21,7 @@ from workers.reports import JobFailure, JobPlan, JobResult
 
 # Databases limit the parameters of a query.
 _IDS_AT_ONCE = 500
+_SPECS_KEPT = 2000
 
 ACTIVE_STATES = frozenset(JobState) - ENDED_STATES
 
@@ -32,7 +34,7 @@ class JobRecord(BaseModel):
 
     A job may be started several times: `first_attempt` counts the attempts before the last start, `losses` how often
     Ray has lost it. `preempted_by` is the job for which it is being stopped. Back in the queue, `requeued` says why,
-    and it does not start again before `not_before`.
+    and it does not start again before `not_before`. `starts_by` is when it has waited for its first start too long.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -53,7 +55,7 @@ class JobRecord(BaseModel):
     attempts: int
     dropped_samples: int
     token_hash: str | None
-    spec: Json[JobSpec]
+    spec: JobSpec
     plan: Json[JobPlan] | None
     result: Json[JobResult] | None
     failure: Json[JobFailure] | None
@@ -63,6 +65,7 @@ class JobRecord(BaseModel):
     requeued: str | None = None
     not_before: datetime | None = None
     steps_archived_at: datetime | None = None
+    starts_by: datetime | None = None
 
 
 class Submission(BaseModel):
@@ -113,6 +116,7 @@ class JobStore:
             "priority": spec.queue.priority,
             "state": JobState.QUEUED,
             "submitted_at": at,
+            "starts_by": _starts_by(spec, at),
             "spec": spec.model_dump_json(),
         }
         try:
@@ -166,12 +170,23 @@ class JobStore:
         """Every job that has not ended, those of the highest priority first, then in the order of submission."""
         return await self._in(ACTIVE_STATES)
 
+    async def contenders(self, of_each_project: int, at: datetime) -> list[JobRecord]:
+        """The active jobs without the rear of a long queue: of each project only the first that wait, and those that
+        have waited too long at the time `at`.
+        """
+        late = and_(jobs.c.state == JobState.QUEUED, jobs.c.started_at.is_(None), jobs.c.starts_by < at)
+        started = jobs.c.state.in_(ACTIVE_STATES - {JobState.QUEUED})
+        return await self._where(or_(started, jobs.c.number.in_(_front(of_each_project)), late))
+
     async def started(self) -> list[JobRecord]:
         """Those of the active jobs that have left the queue."""
         return await self._in(ACTIVE_STATES - {JobState.QUEUED})
 
     async def _in(self, states: Collection[JobState]) -> list[JobRecord]:
-        query = select(jobs).where(jobs.c.state.in_(states)).order_by(jobs.c.priority.desc(), jobs.c.number)
+        return await self._where(jobs.c.state.in_(states))
+
+    async def _where(self, condition: ColumnElement[bool]) -> list[JobRecord]:
+        query = select(jobs).where(condition).order_by(jobs.c.priority.desc(), jobs.c.number)
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).all()
         # There may be thousands, and requests go first.
@@ -246,6 +261,13 @@ class JobStore:
                 waits.values(reason=bindparam("why")), [{"job": job, "why": why} for job, why in reasons.items()]
             )
 
+    async def explain_others(self, of_each_project: int, reason: str) -> None:
+        """Say of queued jobs behind the first of each project why they wait, if nothing was said of them yet."""
+        rest = jobs.c.number.not_in(_front(of_each_project))
+        unsaid = (jobs.c.state == JobState.QUEUED, jobs.c.reason.is_(None), rest)
+        async with self._database.write() as connection:
+            await connection.execute(update(jobs).where(*unsaid).values(reason=reason))
+
     async def remove(self, job_id: str, at: datetime, deed: Deed) -> bool:
         """Delete an ended job with all that belongs to it; false if it has not ended."""
         async with self._database.write() as connection:
@@ -258,6 +280,18 @@ class JobStore:
         return True
 
 
+def _front(of_each_project: int) -> Select[int]:
+    """The numbers of the first jobs in the queue of each project."""
+    place = func.row_number().over(partition_by=jobs.c.project, order_by=(jobs.c.priority.desc(), jobs.c.number))
+    queue = select(jobs.c.number, place.label("place")).where(jobs.c.state == JobState.QUEUED).subquery()
+    return select(queue.c.number).where(queue.c.place <= of_each_project)
+
+
+def _starts_by(spec: JobSpec, submitted_at: datetime) -> datetime | None:
+    deadline_s = spec.queue.deadline_s
+    return None if deadline_s is None else submitted_at + timedelta(seconds=deadline_s)
+
+
 async def _locked(connection: AsyncConnection, job_id: str) -> JobRecord | None:
     """The job as it stays until the transaction of `connection` ends, but for what that changes itself."""
     row = (await connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update())).first()
@@ -265,4 +299,10 @@ async def _locked(connection: AsyncConnection, job_id: str) -> JobRecord | None:
 
 
 def _record(row: Row[Any]) -> JobRecord:
-    return JobRecord.model_validate(row._asdict())
+    return JobRecord.model_validate({**row._asdict(), "spec": _spec(row.spec)})
+
+
+@lru_cache(maxsize=_SPECS_KEPT)
+def _spec(text: str) -> JobSpec:
+    """A job's own does not change, and is read again each time that somebody looks at the job."""
+    return JobSpec.model_validate_json(text)

@@ -96,9 +96,12 @@ jobs = Table(
     Column("requeued", AnyText),
     Column("not_before", UtcTime),
     Column("steps_archived_at", UtcTime),
+    # Until when it has to leave the queue for the first time.
+    Column("starts_by", UtcTime),
     sqlite_autoincrement=True,
 )
 Index("jobs_by_project", jobs.c.project, jobs.c.number)
+Index("jobs_in_queue", jobs.c.state, jobs.c.project, jobs.c.priority, jobs.c.number)
 
 submissions = Table(
     "submissions",

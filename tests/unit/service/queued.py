@@ -16,7 +16,8 @@ def job(number: int, count: int = 1, **changes: object) -> JobRecord:
     """Job number `number`, which was submitted then; started ones were started in the order of their numbers too."""
     cpus, gpus = changes.pop("cpus", 1), changes.pop("gpus", 0)
     priority, project = changes.pop("priority", 0), changes.pop("project", "default")
-    queue = {"priority": priority, "project": project, "deadline_s": changes.pop("deadline_s", None)}
+    deadline_s, submitted_at = changes.pop("deadline_s", None), START + timedelta(seconds=number)
+    queue = {"priority": priority, "project": project, "deadline_s": deadline_s}
     spec = parse_job(
         {
             "name": "tiny",
@@ -28,10 +29,12 @@ def job(number: int, count: int = 1, **changes: object) -> JobRecord:
     fields = {
         "number": number, "id": f"job-{number}", "name": "tiny", "project": project, "priority": priority,
         "state": JobState.QUEUED, "reason": None, "stop_requested": False, "on_ray": False, "has_steps": False,
-        "submitted_at": START + timedelta(seconds=number), "started_at": None, "ended_at": None, "attempts": 0,
-        "dropped_samples": 0, "token_hash": None, "spec": spec.model_dump_json(), "plan": None, "result": None,
+        "submitted_at": submitted_at, "started_at": None, "ended_at": None, "attempts": 0,
+        "dropped_samples": 0, "token_hash": None, "spec": spec, "plan": None, "result": None,
         "failure": None,
     }  # fmt: skip
+    if isinstance(deadline_s, int | float):
+        fields["starts_by"] = submitted_at + timedelta(seconds=deadline_s)
     return JobRecord.model_validate(fields | changes)
 
 

@@ -152,3 +152,21 @@ async def test_whatever_is_not_rays_answer_means_unavailable(
             await question("j")
     with pytest.raises(RayUnavailableError, match=words):
         await broken.resources()
+
+
+@pytest.mark.parametrize(("hold_s", "asked"), [(3600.0, 1), (-1.0, 2)])
+async def test_ray_is_not_asked_anew_what_is_in_use_for_every_submission(
+    monkeypatch: pytest.MonkeyPatch, hold_s: float, asked: int
+) -> None:
+    monkeypatch.setattr("service.cluster.gateway._RESOURCES_HOLD_S", hold_s)
+    listings = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("nodes"):
+            listings.append(request)
+            return httpx.Response(200, json={"data": {"result": {"result": []}}})
+        return httpx.Response(200, json={"data": {"clusterStatus": None}})
+
+    ray = gateway(answer)
+    assert await ray.resources() == await ray.resources()
+    assert len(listings) == asked

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,17 @@ async def test_idempotency_keys_of_before_belong_to_the_project_of_their_job(pat
         kept = await JobStore(database).submission(f"default/{'k' * 255}")
         assert kept is not None
         assert kept.job_id == "job-0"
+    finally:
+        await database.close()
+
+
+async def test_deadlines_of_jobs_that_wait_are_kept(path: Path) -> None:
+    _unversioned(path, "UPDATE jobs SET state = 'queued', spec = json_set(spec, '$.queue.deadline_s', 60)")
+    database = await Database.open(sqlite(path))
+    try:
+        waiting = await JobStore(database).get("job-0")
+        assert waiting is not None
+        assert waiting.starts_by == START + timedelta(seconds=60)
     finally:
         await database.close()
 
