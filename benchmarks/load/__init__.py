@@ -1,0 +1,1 @@
+"""What the control plane does under load: many jobs on record, many submissions, many readers."""
