@@ -41,6 +41,10 @@ class ServerError(Exception):
     """The HTTP server did not start, or ended by itself."""
 
 
+# Set by a signal. Its exception alone is not enough: it is lost if the signal comes while Python runs a callback of the
+# garbage collector.
+_stop_asked = threading.Event()
+
 START_ERRORS = (
     PortTakenError, HomeInUseError, ClusterError, ServerError, NewerDatabaseError, DatabaseUnavailableError, OSError,
 )  # fmt: skip
@@ -59,7 +63,11 @@ class ControlPlane:
         self._embedded_ray = embedded_ray
 
     def check(self) -> None:
-        """Raise `ServerError` or `ClusterError` if a part has ended by itself: without it, no job gets on any more."""
+        """Raise `ServerError` or `ClusterError` if a part has ended by itself: without it, no job gets on any more.
+
+        Raises `KeyboardInterrupt` after a signal.
+        """
+        _stop_if_asked()
         if not self._thread.is_alive():
             raise ServerError("the HTTP server has ended; the log says why")
         if self._embedded_ray is not None:
@@ -108,7 +116,13 @@ def _start(settings: Settings, stack: ExitStack) -> ControlPlane:
     thread.start()
     _wait_until_up(server, thread)
     _keep_what_is_there()
+    _stop_if_asked()
     return plane
+
+
+def _stop_if_asked() -> None:
+    if _stop_asked.is_set():
+        raise KeyboardInterrupt
 
 
 def _keep_what_is_there() -> None:
@@ -126,8 +140,10 @@ def interruptible() -> Iterator[None]:
     """Within the block SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
+        _stop_asked.set()
         raise KeyboardInterrupt
 
+    _stop_asked.clear()
     with _signals_handled_by(end):
         yield
 

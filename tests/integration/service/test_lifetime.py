@@ -17,6 +17,26 @@ from service.home import HomeLock
 from tests.integration.service.processes import of_home
 
 PATIENCE_S = 60.0
+MAIN = "from service.cli import main; main()"
+SIGNALLED_IN_A_CALLBACK = """
+import os, signal, weakref
+from service.cli import main
+from service.cluster.embedded import EmbeddedRay
+
+class Object:
+    pass
+
+def signalled(start):
+    def started(ray):
+        dying = Object()
+        kept = weakref.ref(dying, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        del dying
+        start(ray)
+    return started
+
+EmbeddedRay.start = signalled(EmbeddedRay.start)
+main()
+"""
 
 
 @pytest.fixture
@@ -24,8 +44,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start `overlane serve` with a home of its own; whatever a test leaves running is ended."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(port: int, home: Path = tmp_path / "home") -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", "from service.cli import main; main()", "serve"]
+    def start(port: int, home: Path = tmp_path / "home", main: str = MAIN) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", main, "serve"]
         command += ["--port", str(port), "--home", str(home)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
@@ -91,6 +111,18 @@ def test_a_signal_while_ray_starts(
     assert output == "stopped\n"
     assert of_home(home) == []
     assert not private_folder_of(home).exists()
+
+
+def test_a_signal_that_comes_within_a_callback_of_the_garbage_collector_is_not_lost(
+    serve: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """Python drops an exception that is raised there."""
+    process = serve(0, main=SIGNALLED_IN_A_CALLBACK)
+    output, errors = process.communicate(timeout=PATIENCE_S)
+    assert "Exception ignored in" in errors
+    assert process.returncode == 0
+    assert output == "stopped\n"
+    assert of_home(tmp_path / "home") == []
 
 
 def test_a_head_that_dies_ends_the_service(serve: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
