@@ -8,6 +8,7 @@ from benchmarks import checkpoint, dedup, pooled, telemetry
 from benchmarks.events import run as events
 from benchmarks.faults import restart
 from benchmarks.faults import run as faults
+from benchmarks.first_step import run as first_step
 from benchmarks.load import run as load
 from benchmarks.pipelines import run as pipelines
 from benchmarks.results import Result
@@ -18,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "dedup": dedup.run,
     "events": events.run,
     "faults": faults.run,
+    "first-step": first_step.run,
     "load": load.run,
     "pipelines": pipelines.run,
     "pooled": pooled.run,

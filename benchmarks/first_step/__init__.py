@@ -1,0 +1,1 @@
+"""How long a job takes to its first training step, through the control plane and without it."""
