@@ -9,7 +9,7 @@ import structlog
 from fastapi import Depends, FastAPI
 from fastapi.responses import PlainTextResponse
 
-from service import problems
+from service import answers
 from service.browser import BrowserGuard
 from service.cluster.gateway import RayGateway
 from service.openapi.document import describe
@@ -61,7 +61,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    problems.install(app)
+    answers.install(app)
     traffic.install(app, settings)
     app.add_middleware(BrowserGuard, allowed_hosts=settings.own_hosts)
     traffic.name_requests(app)

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.addresses import is_loopback
+from service.answers import answer_of
 from service.problems import Problem, ProblemType
-from service.settings import is_loopback
 
 # The page consists of scripts, styles, an icon and requests of our own, and of nothing else.
 _POLICY = (
@@ -47,7 +48,7 @@ class BrowserGuard:
             await send(message)
 
         refusal = self._refusal(Headers(scope=scope))
-        answer = self._app if refusal is None else refusal.answer(scope["path"])
+        answer = self._app if refusal is None else answer_of(refusal, scope["path"])
         await answer(scope, receive, guarded)
 
     def _refusal(self, headers: Headers) -> Problem | None:

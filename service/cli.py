@@ -13,12 +13,11 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from service import log
+from service.addresses import DEFAULT_PORT
 from service.client import Client, ServiceError, ServiceUnreachableError
 from service.models import Job, JobState
 from service.problems import ProblemType
 from service.security.command import token
-from service.settings import DEFAULT_PORT, Settings, faults_of
 from service.terminal import console, job_table, jobs_table, overlap_table, plan_tables, runs_table
 from workers.job import InvalidJob, load_job
 from workers.plans import Outcome
@@ -55,8 +54,10 @@ def serve(
     ] = None,
 ) -> None:
     """Start the control plane. Options win over the environment's OVERLANE_ variables."""
-    # Half of the time that `overlane` takes to start is for this, and no other command needs it.
+    # Most of the time that this command takes to start is for these, and no other command needs them.
+    from service import log
     from service.server import START_ERRORS, control_plane, interruptible
+    from service.settings import Settings, faults_of
 
     log.configure()
     given = {"host": host, "port": port, "home": home, "ray_address": ray_address}

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from service.addresses import is_loopback
 from service.following import JobEnded, JobEvent, NotEventsError, together
 from service.models import (
     NEXT_OFFSET_HEADER,
@@ -24,7 +25,6 @@ from service.models import (
     WatchedRuns,
 )
 from service.problems import ProblemDocument, ProblemType
-from service.settings import is_loopback
 from service.telemetry.chrome import Trace
 
 _TIMEOUT_S = 30.0

@@ -18,10 +18,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from service import log
+from service.addresses import DEFAULT_PORT
 from service.client import Client, ServiceError, ServiceUnreachableError
 from service.models import Job, JobState
 from service.server import START_ERRORS, ControlPlane, control_plane, free_port, interruptible
-from service.settings import DEFAULT_PORT, Settings, faults_of
+from service.settings import Settings, faults_of
 from service.terminal import console, number, overlap_table, share
 from workers.job import InvalidJob, load_job
 

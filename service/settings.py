@@ -1,6 +1,5 @@
 """What an operator can set: environment variables with the prefix OVERLANE_, or options of `overlane serve`."""
 
-import ipaddress
 import os
 import shlex
 import sys
@@ -12,11 +11,10 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL
 
+from service.addresses import DEFAULT_PORT, is_loopback
 from service.jobs.quotas import read_quotas
 from service.security.tokens_file import read_tokens
 from service.store.engine import parse_url
-
-DEFAULT_PORT = 8420
 
 
 def _own_cpus() -> int:
@@ -152,11 +150,3 @@ def faults_of(error: ValidationError) -> str:
         field, message = ".".join(str(part) for part in fault["loc"]), fault["msg"].removeprefix("Value error, ")
         faults.append(f"{field}: {message}" if field else message)
     return "; ".join(faults)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` is a loopback address or `localhost`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -6,6 +6,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.answers import answer_of
 from service.problems import Problem, ProblemType
 
 MAX_URL_BYTES = 8 * 1024
@@ -28,7 +29,7 @@ class SizeLimits:
             return
         refusal = _too_large(scope)
         if refusal is not None:
-            await refusal.answer(scope["path"][:MAX_URL_BYTES])(scope, receive, send)
+            await answer_of(refusal, scope["path"][:MAX_URL_BYTES])(scope, receive, send)
             return
         read = 0
 
@@ -88,7 +89,7 @@ class TimeLimit:
                 raise
             detail = "the service did not get it done in time; try again later"
             refusal = Problem(ProblemType.TIMED_OUT, detail, headers={"Retry-After": "5"})
-            await refusal.answer(scope["path"])(scope, receive, send)
+            await answer_of(refusal, scope["path"])(scope, receive, send)
 
 
 def allow(request: Request, limit_s: float) -> None:

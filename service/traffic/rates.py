@@ -12,6 +12,7 @@ from collections.abc import Callable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.answers import answer_of
 from service.problems import Problem, ProblemType
 
 _FORGET_ABOVE = 10_000
@@ -63,7 +64,7 @@ class RateLimits:
         caller = (self._by_token and _token(scope)) or address
         wait_s = max(limiter.wait_s(caller), limiter.wait_s(address))
         if wait_s > 0:
-            await _refusal(wait_s).answer(scope["path"])(scope, receive, send)
+            await answer_of(_refusal(wait_s), scope["path"])(scope, receive, send)
             return
         limiter.spend(caller)
 

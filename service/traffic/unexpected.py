@@ -3,6 +3,7 @@
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.answers import answer_of
 from service.problems import Problem, ProblemType
 
 log = structlog.get_logger(__name__)
@@ -33,4 +34,4 @@ class UnexpectedErrors:
                 # Nothing else can tell the client that the rest is missing.
                 raise
             detail = "An unexpected error; the service's log has the traceback"
-            await Problem(ProblemType.INTERNAL, detail).answer(scope["path"])(scope, receive, send)
+            await answer_of(Problem(ProblemType.INTERNAL, detail), scope["path"])(scope, receive, send)

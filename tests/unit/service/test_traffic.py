@@ -17,6 +17,7 @@ from starlette.types import Message, Scope
 from structlog.typing import EventDict
 
 from service import log
+from service.answers import answer_of
 from service.problems import MEDIA_TYPE, Problem, ProblemType
 from service.settings import Settings
 from service.traffic import install as traffic
@@ -146,7 +147,7 @@ async def test_a_body_that_announces_nothing_is_counted(tmp_path: Path) -> None:
         for _ in range(40):
             yield b"x" * 1024**2
 
-    app.add_exception_handler(Problem, lambda request, error: error.answer(request.url.path))  # type: ignore[attr-defined]
+    app.add_exception_handler(Problem, lambda request, error: answer_of(error, request.url.path))  # type: ignore[arg-type]
     async with reach(app) as http:
         is_problem(await http.post("/read", content=chunks()), ProblemType.TOO_LARGE)
     assert read == MAX_BODY_BYTES
