@@ -23,6 +23,7 @@ from service.cluster.gateway import (
 from service.jobs.admission import Wait, decide
 from service.jobs.capacity import never_fits, resources_of
 from service.jobs.quotas import Quotas
+from service.jobs.reasons import readable
 from service.models import JobState, Plan
 from service.problems import Problem, ProblemType
 from service.security.access import check_project
@@ -79,7 +80,7 @@ class PlanService:
             raise Problem(ProblemType.RATE_LIMITED, detail, headers={"Retry-After": "15"})
         self._running += 1
         try:
-            room, waits_for = await self._room(spec)
+            room, waits_for = await self._room(caller, spec)
             findings = await self._dry_run(spec)
         finally:
             self._running -= 1
@@ -92,7 +93,7 @@ class PlanService:
             training=next((each.plan for each in findings if each.plan is not None), None),
         )
 
-    async def _room(self, spec: JobSpec) -> tuple[Check, str | None]:
+    async def _room(self, caller: Caller, spec: JobSpec) -> tuple[Check, str | None]:
         """Whether the cluster can hold the job at all, and what the job would wait for if it were submitted now."""
         try:
             cluster = await self._gateway.resources()
@@ -105,6 +106,7 @@ class PlanService:
         newest = _as_submitted(spec, 1 + max((job.number for job in active), default=0), self._now())
         decisions = decide([*active, newest], cluster, self._quotas, self._now())
         waits_for = next((each.reason for each in decisions if isinstance(each, Wait) and each.job is newest), None)
+        waits_for = None if waits_for is None else readable(waits_for, caller)
         detail = "it would start now" if waits_for is None else f"it would wait: {waits_for}"
         return _check(CheckName.CLUSTER, Outcome.OK, detail), waits_for
 

@@ -14,6 +14,7 @@ from service.cursors import cursor_of, number_of
 from service.jobs.capacity import never_fits, resources_of
 from service.jobs.logs import LogReader
 from service.jobs.quotas import Quotas
+from service.jobs.reasons import readable
 from service.models import Job, JobPage, JobState
 from service.problems import FieldError, Problem, ProblemType
 from service.security.access import check_project
@@ -85,9 +86,9 @@ class JobService:
         self._poke()
         return job
 
-    async def get(self, job_id: str) -> Job:
+    async def get(self, caller: Caller, job_id: str) -> Job:
         """Raises `Problem` for an unknown job."""
-        return await self._shown(await self.record(job_id))
+        return await self._shown(caller, await self.record(job_id))
 
     async def record(self, job_id: str) -> JobRecord:
         """Raises `Problem` for an unknown job."""
@@ -105,7 +106,7 @@ class JobService:
             return JobPage(items=[], next_cursor=None)
         narrowed = project if caller.sees_all else caller.project
         records, following = await self._jobs.page(state, narrowed, before, limit)
-        items = [await self._shown(record) for record in records]
+        items = [await self._shown(caller, record) for record in records]
         return JobPage(items=items, next_cursor=cursor_of(following))
 
     async def stop(self, caller: Caller, job_id: str) -> Job:
@@ -120,7 +121,7 @@ class JobService:
         if asked:
             log.info("job_stop_requested", job_id=job_id)
             self._poke()
-        return await self.get(job_id)
+        return await self.get(caller, job_id)
 
     async def delete(self, caller: Caller, job_id: str) -> None:
         """Delete an ended job, its steps and its log. Raises `Problem` unless it has ended."""
@@ -158,13 +159,14 @@ class JobService:
             fault = FieldError(field="workers", message=reason)
             raise Problem(ProblemType.INFEASIBLE, reason, [fault])
 
-    async def _shown(self, record: JobRecord) -> Job:
+    async def _shown(self, caller: Caller, record: JobRecord) -> Job:
         fields = record.model_dump(
-            include={"id", "name", "project", "state", "reason", "submitted_at", "started_at", "ended_at"}
+            include={"id", "name", "project", "state", "submitted_at", "started_at", "ended_at"}
             | {"attempts", "dropped_samples"}
         )
         return Job(
             **fields,
+            reason=None if record.reason is None else readable(record.reason, caller),
             spec=record.spec,
             resources=resources_of(record.spec),
             plan=record.plan,

@@ -21,6 +21,7 @@ from heapq import heapify, heappop, heapreplace
 from service.cluster.gateway import RayResources
 from service.jobs.capacity import never_fits
 from service.jobs.quotas import Quotas, Usage, held_by_project
+from service.jobs.reasons import named_to
 from service.jobs.room import Room
 from service.models import JobState
 from service.store.jobs import JobRecord
@@ -84,7 +85,7 @@ def decide(
         if (over := quotas.exceeded_by(job.project, workers, holds)) is not None:
             decisions.append(_wait(job, over))
         elif head is not None:
-            decisions.append(_wait(job, f"{_lack(workers, room, cluster.total)}, behind {head.id}"))
+            decisions.append(_wait(job, f"{_lack(workers, room, cluster.total)}, behind {_named(head, job)}"))
         elif room.holds(workers):
             room, held[job.project] = room.beside(workers), holds.plus(workers)
             decisions.append(Start(job))
@@ -190,5 +191,10 @@ def _lack(workers: WorkersSpec, room: Room, total: Mapping[str, float]) -> str:
 
 def _made_by(victims: Sequence[JobRecord], head: JobRecord, started: Sequence[JobRecord]) -> str:
     """Who makes room for the head, in words."""
-    leaving = sorted({job.id for job in (*victims, *(job for job in started if job.preempted_by == head.id))})
-    return f"; {', '.join(leaving)} makes room" if leaving else ""
+    stopping = [job for job in started if job.preempted_by == head.id]
+    leaving = sorted({_named(job, head) for job in (*victims, *stopping)})
+    return f"; {', '.join(leaving)} make{'s' if len(leaving) == 1 else ''} room" if leaving else ""
+
+
+def _named(job: JobRecord, reader: JobRecord) -> str:
+    return named_to(job.id, job.project, reader.project)

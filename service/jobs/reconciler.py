@@ -32,6 +32,7 @@ from service.cluster.gateway import (
 from service.jobs.admission import Expire, Preempt, Start, Wait, decide
 from service.jobs.logs import LogReader
 from service.jobs.quotas import Quotas
+from service.jobs.reasons import named_to
 from service.jobs.tokens import ReportTokens, hash_token
 from service.models import JobState
 from service.settings import Settings
@@ -155,7 +156,8 @@ class Reconciler:
 
     async def _preempt(self, job: JobRecord, by: JobRecord) -> None:
         """Record that a job makes room; the next step sees to it."""
-        reason = f"makes room for {by.id}, which has priority {by.priority}; starts again at its last checkpoint"
+        name = named_to(by.id, by.project, job.project)
+        reason = f"makes room for {name}, which has priority {by.priority}; starts again at its last checkpoint"
         done = await self._jobs.change(
             job.id, self._now(), {job.state}, state=JobState.STOPPING, preempted_by=by.id, reason=reason
         )
@@ -199,7 +201,9 @@ class Reconciler:
             if job.stop_requested:
                 await self._end(job, JobState.STOPPED, None)
             else:
-                await self._requeue(job, f"made room for {job.preempted_by}", job.losses, None)
+                project = await self._jobs.project(job.preempted_by)
+                name = named_to(job.preempted_by, project, job.project)
+                await self._requeue(job, f"made room for {name}", job.losses, None)
         elif job.on_ray:
             await self._lost(job)
         elif job.stop_requested:

@@ -51,9 +51,9 @@ async def list_jobs(
 
 
 @router.get("/{job_id}")
-async def show(job_id: str, services: Used) -> Job:
+async def show(job_id: str, services: Used, caller: Asking) -> Job:
     """One job."""
-    return await services.jobs.get(job_id)
+    return await services.jobs.get(caller, job_id)
 
 
 @router.post("/{job_id}/stop", status_code=202)

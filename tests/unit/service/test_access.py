@@ -11,7 +11,7 @@ from structlog.typing import EventDict
 
 from service.app import create_app
 from service.problems import ProblemType
-from service.security.roles import NEEDS, Role, need_of
+from service.security.roles import NEEDS, NO_TOKENS, Role, need_of
 from service.settings import Settings
 from tests.unit.service.callers import WHO, Callers
 from tests.unit.service.conftest import JOB, Plane
@@ -105,7 +105,7 @@ async def test_a_foreign_job_looks_like_none_on_every_route(plane: Plane, caller
         missing = await ask(plane, route, "job-20260102-030405-nobody", callers.headers("rival"))
         assert foreign.status_code == missing.status_code == 404, route
         assert foreign.text.replace(job_id, "job-20260102-030405-nobody") == missing.text
-    assert (await plane.services.jobs.get(job_id)).state == "queued"
+    assert (await plane.services.jobs.get(NO_TOKENS, job_id)).state == "queued"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_the_project_that_holds_the_smaller_dominant_share_goes_first() -> None:
     assert started(decisions) == ["job-4", "job-5", "job-6"], "what was let in just before counts: 5 of 8 CPUs"
     assert reasons(decisions) == {
         "job-7": "needs 3 CPUs, 2 of 8 free",
-        "job-3": "needs 1 CPU, 2 of 8 free, behind job-7",
+        "job-3": "needs 1 CPU, 2 of 8 free, behind job-7 of another project",
     }
 
 

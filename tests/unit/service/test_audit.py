@@ -53,7 +53,7 @@ async def test_who_did_what_when_before_and_after(plane: Plane, callers: Callers
     assert (await plane.http.post(f"/v1/jobs/{job_id}/stop", headers=callers.headers("root"))).status_code == 202
     plane.ray.says(job_id, RayStatus.STOPPED)
     await plane.rounds(2)
-    spec = (await plane.services.jobs.get(job_id)).spec
+    spec = (await plane.services.jobs.get(NO_TOKENS, job_id)).spec
     assert (await plane.http.delete(f"/v1/jobs/{job_id}", headers=callers.headers("ci"))).status_code == 204
 
     deleted, stopped, added = (await audit(plane, callers)).items
