@@ -38,6 +38,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
         tasks = [
             asyncio.create_task(services.loop.run(), name="reconciler"),
             asyncio.create_task(services.retention.run(), name="retention"),
+            asyncio.create_task(services.streams.run(), name="open streams"),
         ]
         log.info("service_up", home=str(settings.home), ray_address=gateway.address)
         try:

@@ -27,19 +27,23 @@ class Operations:
         self._steps = steps
         self._gateway = gateway
 
-    async def check_ready(self) -> None:
-        """Raise `Problem` unless the database and Ray answer."""
-        faults = []
+    async def check_ready(self, tell_why: bool) -> None:
+        """Raise `Problem` unless the database and Ray answer. Errors name hosts and users: not everybody is told."""
+        found: dict[str, Exception] = {}
         try:
             await self._database.ping()
         except DatabaseUnavailableError as error:
-            log.warning("database_unavailable", error=str(error))
-            faults.append(FieldError(field="database", message="does not answer; the log says why"))
+            found["database"] = error
         try:
             await self._gateway.resources()
         except RayUnavailableError as error:
-            faults.append(FieldError(field="ray", message=str(error)))
-        if faults:
+            found["ray"] = error
+        if found:
+            log.warning("not_ready", **{name: str(error) for name, error in found.items()})
+            faults = [
+                FieldError(field=name, message=str(error) if tell_why else "does not answer; the log says why")
+                for name, error in found.items()
+            ]
             detail = "; ".join(f"{fault.field}: {fault.message}" for fault in faults)
             raise Problem(ProblemType.NOT_READY, detail, faults)
 

@@ -19,6 +19,7 @@ from service.operations import Operations
 from service.plans import PlanService
 from service.retention import Retention
 from service.security.access import Access
+from service.security.open_streams import OpenStreams
 from service.security.tokens_file import TokensFile
 from service.settings import Settings
 from service.store.audit import AuditStore
@@ -42,6 +43,7 @@ class Services:
     database: Database
     gateway: RayGateway
     access: Access
+    streams: OpenStreams
     audit: AuditStore
     jobs: JobService
     plans: PlanService
@@ -67,10 +69,12 @@ class Services:
         reconciler = Reconciler(settings, job_store, gateway, logs, now, quotas, tokens)
         loop = ReconcilerLoop(reconciler)
         telemetry = Telemetry(job_store, step_store, loop.poke)
+        access = Access(TokensFile(settings.tokens_file) if settings.tokens_file else None, job_store)
         return cls(
             database=database,
             gateway=gateway,
-            access=Access(TokensFile(settings.tokens_file) if settings.tokens_file else None, job_store),
+            access=access,
+            streams=OpenStreams(access),
             audit=AuditStore(database),
             jobs=JobService(job_store, telemetry, gateway, logs, now, loop.poke, quotas, settings.jobs_run_here),
             plans=PlanService(settings.dry_run_command, job_store, gateway, quotas, now),

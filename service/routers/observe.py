@@ -1,16 +1,17 @@
 """Routes that look into one job: its log, its steps, its overlap."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
-from fastapi.responses import Response, StreamingResponse
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response
 from fastapi.sse import format_sse_event
 
 from service.cluster.gateway import RayUnavailableError
 from service.models import NEXT_OFFSET_HEADER, JobState, Overlap, StepPage
 from service.problems import Problem, ProblemDocument, ProblemType
+from service.routers.access import event_stream
 from service.services import Services, Used
 from service.store.engine import DatabaseUnavailableError
 from service.telemetry.chrome import Trace
@@ -65,6 +66,7 @@ async def trace(
 )
 async def logs(
     job_id: str,
+    request: Request,
     services: Used,
     offset: Annotated[int, Query(ge=0)] = 0,
     follow: bool = False,
@@ -77,7 +79,7 @@ async def logs(
     await services.jobs.record(job_id)
     if follow:
         start = offset if last_event_id is None else last_event_id
-        return StreamingResponse(_events(services, job_id, start), media_type="text/event-stream")
+        return event_stream(request, services, _events(services, job_id, start))
     try:
         part = await services.logs.read(job_id, offset)
     except RayUnavailableError as error:
@@ -86,7 +88,7 @@ async def logs(
     return Response(part.content, media_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def _events(services: Services, job_id: str, offset: int) -> AsyncIterator[bytes]:
+async def _events(services: Services, job_id: str, offset: int) -> AsyncGenerator[bytes, None]:
     """A client that is cut off comes back with the last id, so trouble with Ray or database may end the stream."""
 
     async def state() -> JobState | None:

@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
 from service.problems import ProblemDocument
+from service.routers.access import event_stream
 from service.services import Used
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], responses={404: {"model": ProblemDocument}})
@@ -19,7 +20,7 @@ _STREAM = "text/event-stream"
     responses={200: {"content": {_STREAM: {}}}},
 )
 async def events(
-    job_id: str, services: Used, last_event_id: Annotated[int, Header(ge=0, le=2**53)] = 0
+    job_id: str, request: Request, services: Used, last_event_id: Annotated[int, Header(ge=0, le=2**53)] = 0
 ) -> StreamingResponse:
     """Server-sent events: every change of state once and in order, and how training gets on, until the job has ended.
 
@@ -27,8 +28,9 @@ async def events(
     - `step`: a `LatestStep`, the newest one at first and then whenever reports have come in, so not every step.
     - `end`: the state in which the job has ended, or `deleted`.
 
-    A comment stands for "nothing new". A client that is too slow is cut off, and misses nothing when it resumes.
+    A comment stands for "nothing new". A client that is too slow is cut off, and misses nothing when it resumes. A
+    stream ends within seconds when its token is taken away.
     """
     await services.jobs.record(job_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(services.feeds.follow(job_id, last_event_id), media_type=_STREAM, headers=headers)
+    return event_stream(request, services, services.feeds.follow(job_id, last_event_id), headers)

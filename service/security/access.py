@@ -33,9 +33,7 @@ class Access:
         need = need_of(method, path)
         if need.role is None:
             return None
-        if self._tokens is None:
-            return NO_TOKENS
-        caller = self._known(bearer_token(headers), self._tokens)
+        caller = self._known(headers)
         if not caller.role.includes(need.role):
             _refuse(caller, method, path, f"needs the role {need.role.value}, and the token has {caller.role.value}")
         if need.every_project and not caller.sees_all:
@@ -43,6 +41,22 @@ class Access:
         if job_id is not None and not caller.sees_all:
             await self._check_job(caller, job_id)
         return caller
+
+    @property
+    def version(self) -> tuple[int, ...] | None:
+        """Another one when who may do what can have changed."""
+        return None if self._tokens is None else self._tokens.version
+
+    def caller(self, headers: Headers) -> Caller | None:
+        """Whose token a request carries; None for no token or an unknown one.
+
+        Raises `Problem` as `check` does.
+        """
+        if self._tokens is None:
+            return NO_TOKENS
+        self.check()
+        token = bearer_token(headers)
+        return None if token is None else self._tokens.caller(token)
 
     def check(self) -> None:
         """Raise `Problem` if there is a tokens file that cannot be used."""
@@ -53,11 +67,10 @@ class Access:
             detail = "the tokens file of the service cannot be used; its log says why"
             raise Problem(ProblemType.NOT_READY, detail, headers={"Retry-After": "5"}) from None
 
-    def _known(self, token: str | None, tokens: TokensFile) -> Caller:
-        self.check()
-        caller = None if token is None else tokens.caller(token)
+    def _known(self, headers: Headers) -> Caller:
+        caller = self.caller(headers)
         if caller is None:
-            detail = f"no token was sent; {_HOW}" if token is None else f"no such token; {_HOW}"
+            detail = f"no token was sent; {_HOW}" if bearer_token(headers) is None else f"no such token; {_HOW}"
             raise Problem(ProblemType.UNAUTHORIZED, detail, headers={"WWW-Authenticate": "Bearer"})
         return caller
 

@@ -7,9 +7,7 @@ Only hashes stand in it. A plain hash will do, since `overlane token` makes toke
 
 import hashlib
 import hmac
-import os
 import secrets
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +18,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from service.security.roles import EVERY_PROJECT, Caller, Role
+from service.security.trusted_file import UntrustedFileError, read_trusted
 from workers.job_text import load_yaml
 
 log = structlog.get_logger(__name__)
 
-MAX_BYTES = 1024**2
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 PROJECT_PATTERN = r"^(\*|[a-z0-9][a-z0-9-]{0,62})$"
 
 _EXAMPLE = 'an entry is - {name: ci, role: viewer, project: "*", hash: "sha256:..."}, each field once'
 _LONGEST_FIELD = 20
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class InvalidTokensFileError(ValueError):
@@ -105,6 +102,11 @@ class TokensFile:
         """Raise `InvalidTokensFileError` if the file cannot be used."""
         self._entries()
 
+    @property
+    def version(self) -> tuple[int, ...] | None:
+        """Another one when the file has changed; None while there is no file."""
+        return _status(self._path)
+
     def _entries(self) -> tuple[TokenEntry, ...]:
         status = _status(self._path)
         if self._state.status is None or status != self._state.status:
@@ -126,9 +128,10 @@ class TokensFile:
 
 def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
     """Raises `InvalidTokensFileError` with all faults of all entries."""
-    text = _text(path)
     try:
-        raw = load_yaml(text)
+        raw = load_yaml(read_trusted(path))
+    except UntrustedFileError as error:
+        raise InvalidTokensFileError(path, [str(error)]) from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         where = "" if mark is None else f"line {mark.line + 1}: "
@@ -178,35 +181,3 @@ def _status(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-def _text(path: Path) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if (fault := _unsafe(path, os.fstat(descriptor))) is not None:
-                raise InvalidTokensFileError(path, [fault])
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise InvalidTokensFileError(path, [f"larger than {MAX_BYTES} bytes"])
-        return content.decode()
-    except OSError as error:
-        raise InvalidTokensFileError(path, [f"cannot be read: {error.strerror}"]) from None
-    except UnicodeDecodeError:
-        raise InvalidTokensFileError(path, ["not UTF-8"]) from None
-
-
-def _unsafe(path: Path, found: os.stat_result) -> str | None:
-    """Why somebody else than the service's user and root could change who is let in."""
-    owners = (0, os.geteuid())
-    if not stat.S_ISREG(found.st_mode):
-        return "not a file"
-    if found.st_uid not in owners:
-        return "belongs to another user; its owner must be root or the user that the service runs as"
-    if found.st_mode & _OTHERS_MAY_WRITE:
-        return f"others may write it (mode {stat.S_IMODE(found.st_mode):04o}); chmod go-w"
-    for folder in {path.absolute().parent, path.resolve().parent}:
-        status = folder.stat()
-        if status.st_uid not in owners or (status.st_mode & _OTHERS_MAY_WRITE and not status.st_mode & stat.S_ISVTX):
-            return f"others may replace it, since they may write the folder {folder}; chmod go-w, or choose another"
-    return None
