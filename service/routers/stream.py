@@ -6,7 +6,7 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
 from service.problems import ProblemDocument
-from service.routers.access import event_stream
+from service.routers.access import Asking, event_stream
 from service.services import Used
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], responses={404: {"model": ProblemDocument}})
@@ -20,7 +20,11 @@ _STREAM = "text/event-stream"
     responses={200: {"content": {_STREAM: {}}}},
 )
 async def events(
-    job_id: str, request: Request, services: Used, last_event_id: Annotated[int, Header(ge=0, le=2**53)] = 0
+    job_id: str,
+    request: Request,
+    services: Used,
+    caller: Asking,
+    last_event_id: Annotated[int, Header(ge=0, le=2**53)] = 0,
 ) -> StreamingResponse:
     """Server-sent events: every change of state once and in order, and how training gets on, until the job has ended.
 
@@ -33,4 +37,4 @@ async def events(
     """
     await services.jobs.record(job_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return event_stream(request, services, services.feeds.follow(job_id, last_event_id), headers)
+    return event_stream(request, services, services.feeds.follow(caller, job_id, last_event_id), headers)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from service.jobs.reasons import readable
+from service.security.roles import Caller
 from service.store.engine import DatabaseUnavailableError
 from service.store.events import EventStore
 from service.store.jobs import JobStore
@@ -41,20 +43,20 @@ class Feeds:
         """How many follow each job."""
         return {job_id: followed.followers for job_id, followed in self._followed.items()}
 
-    async def follow(self, job_id: str, after: int) -> AsyncGenerator[bytes, None]:
-        """Server-sent events of a job, from the change of state after number `after` on, up to its end.
+    async def follow(self, caller: Caller, job_id: str, after: int) -> AsyncGenerator[bytes, None]:
+        """Server-sent events of a job for this caller, from the change of state after number `after` on, up to its end.
 
         Ends early for a client that is too slow; it finds the rest when it comes back with the last id.
         """
         followed = self._join(job_id)
         try:
             events, position = await followed.feed.begin(after)
-            yield events
+            yield _readable(events, caller)
             while True:
                 events, position = await followed.feed.next(position)
                 if not events:
                     return
-                yield events
+                yield _readable(events, caller)
         except TooSlowError:
             log.info("follower_cut_off", job_id=job_id)
         finally:
@@ -121,3 +123,8 @@ class Feeds:
                 feed.end(record.state)
         feed.open()
         return record is None or record.state.ended
+
+
+def _readable(events: bytes, caller: Caller) -> bytes:
+    """Whole events, with what of their reasons the caller may read."""
+    return events if caller.sees_all else readable(events.decode(), caller).encode()

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from service.security.roles import NO_TOKENS
 from service.telemetry.feeds import Feeds
 
 
@@ -39,7 +40,7 @@ class Follower:
     """A client that takes what comes, or only what it is told to take."""
 
     def __init__(self, feeds: Feeds, job_id: str, after: int = 0) -> None:
-        self._stream = feeds.follow(job_id, after)
+        self._stream = feeds.follow(NO_TOKENS, job_id, after)
         self._task: asyncio.Task[None] | None = None
         self._came = asyncio.Event()
         self.text = ""

@@ -94,6 +94,14 @@ async def test_room_that_is_made_between_projects(plane: Plane, callers: Callers
     told = await texts(plane, callers, "looker", low)
     assert told == ["made room for a job of another project; needs 2 CPUs, 0 of 2 free"]
 
+    await plane.http.post(f"/v1/jobs/{low}/stop", headers=callers.headers("root"))
+    await plane.rounds(1)
+    events = await plane.http.get(f"/v1/jobs/{low}/events", headers=callers.headers("looker"))
+    assert "made room for a job of another project" in events.text
+    assert high not in events.text
+    events = await plane.http.get(f"/v1/jobs/{low}/events", headers=callers.headers("root"))
+    assert f"made room for {high} of another project" in events.text
+
 
 @pytest.mark.anyio
 async def test_a_job_for_which_room_was_made_may_be_gone(plane: Plane, callers: Callers) -> None:
