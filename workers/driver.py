@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import ray
 import structlog
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 from rich.console import Console
 
@@ -20,8 +20,9 @@ from workers.failures import describe
 from workers.following import Follower
 from workers.job import Backend, WorkersSpec
 from workers.rank import Outcome, collective_timeout, run_rank
-from workers.reports import JobFailure, JobResult
+from workers.reports import JobEnd, JobFailure, JobResult
 from workers.run import ExitStatus, Run
+from workers.stopping import StoppableTrainer, Stopping
 from workers.telemetry.archive import ReportFolder
 from workers.telemetry.keeper import MonitorKeeper
 from workers.telemetry.monitor import NAMESPACE, Destination, start_monitor
@@ -48,7 +49,10 @@ class NoClusterError(Exception):
 
 
 def drive(run: Run) -> ExitStatus:
-    """Run the job to its end and return the exit status. Ctrl-C, SIGINT and SIGTERM stop it."""
+    """Run the job to its end and return the exit status. Ctrl-C, SIGINT and SIGTERM stop it.
+
+    Once it trains it saves first, see `Stopping`.
+    """
     out = terminal.console()
     set_defaults(run.job.workers.hang_timeout_s)
     if run.job.workers.is_elastic:
@@ -62,7 +66,6 @@ def drive(run: Run) -> ExitStatus:
         terminal.show_failure(out, JobFailure(message=str(error), traceback=""))
         return ExitStatus.FAILED
     except (KeyboardInterrupt, SystemExit):
-        # Ray Train answers a SIGINT by ending the worker group, and then this process.
         out.print("stopped")
         return ExitStatus.STOPPED
 
@@ -104,9 +107,14 @@ def _drive(run: Run, out: Console) -> ExitStatus:
     # How many ranks an elastic group has, the plan of each attempt tells.
     count = run.job.workers.count
     keeper = MonitorKeeper(start_monitor(run.job_id, count if isinstance(count, int) else None, target))
-    report: JobResult | JobFailure | None = None
+    stopping = Stopping(out, keeper, run.job.checkpoint.stop_grace_s)
+    report: JobEnd | None = None
     try:
-        outcome = _train(run, keeper, out)
+        outcome = _train(run, keeper, stopping, out)
+        if outcome.stop is not None:
+            report = outcome.stop
+            terminal.show_stop(out, outcome.stop)
+            return ExitStatus.STOPPED
         if outcome.failure is not None:
             report = outcome.failure
             terminal.show_failure(out, outcome.failure)
@@ -115,6 +123,11 @@ def _drive(run: Run, out: Console) -> ExitStatus:
         report = outcome.result
         terminal.show_result(out, run.job_id, outcome.result, keeper.summary())
         return ExitStatus.SUCCEEDED
+    except (KeyboardInterrupt, SystemExit):
+        # Ray Train has ended the worker group, and means to end this process.
+        report = stopping.unsaved
+        terminal.show_stop(out, stopping.unsaved)
+        return ExitStatus.STOPPED
     finally:
         settled = keeper.conclude(report, _DELIVERY_TIMEOUT_S)
         if settled is None or not settled.delivered:
@@ -130,14 +143,14 @@ def _target(run: Run) -> Destination | ReportFolder:
     return ReportFolder(run.storage, run.job_id)
 
 
-def _train(run: Run, keeper: MonitorKeeper, out: Console) -> Outcome:
+def _train(run: Run, keeper: MonitorKeeper, stopping: Stopping, out: Console) -> Outcome:
     shortage = find_shortage(run.job.workers, [node["Resources"] for node in ray.nodes() if node["Alive"]])
     if shortage is not None:
         message = f"workers: {shortage}; ask for fewer or smaller workers"
         return Outcome(failure=JobFailure(message=message, traceback=""))
     try:
-        with _following(keeper, Follower(out, run.job)):
-            result = _trainer(run).fit()
+        with _following(keeper, Follower(out, run.job)), stopping:
+            result = _trainer(run, stopping).fit()
     except TrainingFailedError as error:
         return Outcome(failure=describe(error))
     outcome: Outcome = result.return_value
@@ -147,13 +160,14 @@ def _train(run: Run, keeper: MonitorKeeper, out: Console) -> Outcome:
     return Outcome(result=JobResult(**{**dict(outcome.result), "checkpoint": checkpoint}))
 
 
-def _trainer(run: Run) -> TorchTrainer:
+def _trainer(run: Run, stopping: Stopping) -> StoppableTrainer:
     workers = run.job.workers
     backend = workers.backend
     if backend is Backend.AUTO:
         backend = Backend.NCCL if workers.gpus else Backend.GLOO
-    return TorchTrainer(
-        run_rank,
+    return StoppableTrainer(
+        stopping,
+        train_loop_per_worker=run_rank,
         train_loop_config={"job": run.job.model_dump_json(), "job_id": run.job_id},
         torch_config=TorchConfig(backend=backend.value, timeout_s=round(collective_timeout(run.job).total_seconds())),
         scaling_config=_scaling(workers),

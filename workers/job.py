@@ -135,12 +135,14 @@ class TrainingSpec(Spec):
 class CheckpointSpec(Spec):
     """When to write a checkpoint (also at the end of every run) and how many to keep.
 
-    One that a worker has not written after `timeout_s` counts as a failure of that worker.
+    One that a worker has not written after `timeout_s` counts as a failure of that worker. A job that is told to stop
+    has `stop_grace_s` to write one first; with 0 it ends at once.
     """
 
     every_steps: int | None = Field(default=None, ge=1)
     keep: int = Field(default=2, ge=1)
     timeout_s: float = Field(default=3600, ge=1, le=MAX_SECONDS)
+    stop_grace_s: float = Field(default=60, ge=0, le=MAX_SECONDS)
 
 
 class EarlyStoppingSpec(Spec):

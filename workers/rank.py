@@ -11,7 +11,7 @@ import structlog
 
 from workers.job import InvalidJob, JobSpec
 from workers.memory import keep_freed_memory
-from workers.reports import JobFailure, JobResult
+from workers.reports import JobFailure, JobResult, JobStop
 
 if TYPE_CHECKING:
     import torch
@@ -25,10 +25,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rank returns to the driver: a result, or a failure that no retry can cure."""
+    """What a rank returns to the driver: a result, a failure that no retry can cure, or how it was stopped."""
 
     result: JobResult | None = None
     failure: JobFailure | None = None
+    stop: JobStop | None = None
 
 
 def collective_timeout(job: JobSpec) -> timedelta:
@@ -48,7 +49,7 @@ def run_rank(config: dict[str, str]) -> Outcome:
 
     from pipeline import UnsupportedModel
     from workers.failures import RankError
-    from workers.training.ending import DivergedError, UnusableDataError
+    from workers.training.ending import DivergedError, StoppedError, UnusableDataError
     from workers.training.watchdog import Watchdog
 
     job = JobSpec.model_validate_json(config["job"])
@@ -60,6 +61,8 @@ def run_rank(config: dict[str, str]) -> Outcome:
     with Watchdog(job.workers.hang_timeout_s, tell) as watchdog:
         try:
             return Outcome(result=_train(job, config["job_id"], rank, watchdog))
+        except StoppedError as stopped:
+            return Outcome(stop=JobStop(saved_at_step=stopped.steps))
         except (InvalidJob, UnsupportedModel, DivergedError, UnusableDataError) as error:
             return Outcome(failure=JobFailure(message=f"{error}", traceback=traceback.format_exc()))
         except Exception as error:

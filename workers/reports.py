@@ -97,6 +97,28 @@ class JobFailure(BaseModel):
     traceback: str
 
 
+class JobStop(BaseModel):
+    """How a run ended that was told to stop: at which step it saved, or why it did not.
+
+    Both are null where there was no step to save yet.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    saved_at_step: int | None = Field(default=None, ge=0)
+    problem: str | None = None
+
+    def in_words(self) -> str | None:
+        """For example `saved at step 120`; None if there is nothing to say."""
+        if self.saved_at_step is not None:
+            return f"saved at step {self.saved_at_step}"
+        return None if self.problem is None else f"not saved: {self.problem}"
+
+
+JobEnd = JobResult | JobFailure | JobStop
+"""What a run tells last."""
+
+
 class ReportBatch(BaseModel):
     """One delivery from the monitor actor to the control plane; delivering it twice changes nothing.
 
@@ -110,6 +132,7 @@ class ReportBatch(BaseModel):
     plan: JobPlan | None = None
     result: JobResult | None = None
     failure: JobFailure | None = None
+    stop: JobStop | None = None
 
 
 class RunRecord(BaseModel):
@@ -124,11 +147,11 @@ class RunRecord(BaseModel):
     plan: JobPlan | None = None
     result: JobResult | None = None
     failure: JobFailure | None = None
+    stop: JobStop | None = None
     dropped: int = 0
 
     def after(self, batch: ReportBatch) -> "RunRecord":
         """The record with what a batch tells beside its samples."""
-        told = {
-            name: getattr(batch, name) for name in ("plan", "result", "failure") if getattr(batch, name) is not None
-        }
+        parts = ("plan", "result", "failure", "stop")
+        told = {name: getattr(batch, name) for name in parts if getattr(batch, name) is not None}
         return self.model_copy(update={**told, "dropped": batch.dropped})

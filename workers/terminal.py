@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.report import CollectiveName
-from workers.reports import JobFailure, JobPlan, JobResult
+from workers.reports import JobFailure, JobPlan, JobResult, JobStop
 from workers.telemetry.status import Settled
 from workers.telemetry.tally import Progress, Summary
 
@@ -107,6 +107,11 @@ def show_reports(out: Console, where: str, settled: Settled | None) -> None:
     """Where the reports of the run are, when no control plane keeps them, and what is not among them."""
     dropped = "" if settled is None or not settled.dropped else f" ({settled.dropped} samples dropped)"
     out.print(f"reports: {where}{dropped}", markup=False)
+
+
+def show_stop(out: Console, stop: JobStop) -> None:
+    """What a run that was told to stop leaves."""
+    out.print("; ".join(filter(None, ["stopped", stop.in_words()])))
 
 
 def show_failure(out: Console, failure: JobFailure) -> None:

@@ -3,6 +3,7 @@
 A job names `ranker` of this module as its model. Where that model is built, the faults among its parameters are armed.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -23,6 +24,7 @@ from pipeline.executor import Executor, Running
 from workers.models import sequence_ranker
 from workers.sources.schema import Schema
 from workers.telemetry.monitor import NAMESPACE, actor_name
+from workers.telemetry.sender import Telemetry
 from workers.training import checkpoint, state
 
 WRITE, UPLOAD = "checkpoint write", "checkpoint upload"
@@ -38,6 +40,7 @@ class Kind(StrEnum):
     FREEZE = "freeze"
     WAIT = "wait"
     WAIT_FOR_NOTICE = "wait for notice"
+    WAIT_FOR_STOP = "wait for stop"
     KILL_MONITOR = "kill monitor"
     KILL_DRIVER = "kill driver"
 
@@ -47,7 +50,8 @@ class Fault(BaseModel):
 
     Both are counted from 0 in the attempt. The file `marker` says that it has struck, when (seconds since the epoch)
     and on which node of Ray (its id and its address). The file `driver` holds the process id of the driver. WAIT ends
-    when there is a file `marker` with the suffix `.go`, and WAIT_FOR_NOTICE when Ray has told the rank of a preemption.
+    when there is a file `marker` with the suffix `.go`, and WAIT_FOR_NOTICE when Ray has told the rank of a preemption,
+    WAIT_FOR_STOP when it is told to stop.
     It strikes only once there is the file `after`.
     """
 
@@ -85,6 +89,9 @@ class Fault(BaseModel):
                 _wait_until(self.marker.with_suffix(".go").exists)
             case Kind.WAIT_FOR_NOTICE:
                 _wait_until(lambda: get_train_context().preemption_context.preemption_info is not None)
+            case Kind.WAIT_FOR_STOP:
+                told = [each for each in gc.get_objects() if isinstance(each, Telemetry)]
+                _wait_until(lambda: any(each.told_to_stop for each in told))
             case Kind.KILL_MONITOR:
                 _kill_monitor(self.job_id)
             case Kind.KILL_DRIVER:

@@ -6,7 +6,7 @@ from typing import Any
 import ray
 import structlog
 
-from workers.reports import JobFailure, JobResult
+from workers.reports import JobEnd
 from workers.telemetry.status import Memory, Settled, Status
 from workers.telemetry.tally import Summary
 
@@ -35,12 +35,24 @@ class MonitorKeeper:
         self._memory = status.memory
         return status
 
+    def stop(self, timeout_s: float) -> bool | None:
+        """Tell the ranks to save and to end. Says whether there may be steps to save; None if nobody heard it.
+
+        A monitor that Ray starts again has not heard it.
+        """
+        memory = self._memory
+        try:
+            planned: bool = ray.get(self._monitor.stop.remote(), timeout=timeout_s)
+        except ray.exceptions.RayError:
+            return None
+        return planned or (memory is not None and memory.plan is not None)
+
     def summary(self) -> Summary | None:
         """What all ranks measured."""
         summary: Summary | None = self._insist("summary", self._memory, timeout_s=_PATIENCE_S)
         return summary
 
-    def conclude(self, report: JobResult | JobFailure | None, timeout_s: float) -> Settled | None:
+    def conclude(self, report: JobEnd | None, timeout_s: float) -> Settled | None:
         """Hand the last report over, and wait until everything is delivered, `timeout_s` at most.
 
         Both is one call: a monitor that dies in the middle of it is asked for both again, since it has lost the report.

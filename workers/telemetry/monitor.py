@@ -16,7 +16,7 @@ import httpx
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from workers.reports import SAMPLES, JobFailure, JobPlan, JobResult, StepSample
+from workers.reports import SAMPLES, JobEnd, JobPlan, StepSample
 from workers.telemetry.archive import Archive, ReportFolder
 from workers.telemetry.courier import Courier, Target
 from workers.telemetry.delivery import Delivery
@@ -62,6 +62,7 @@ class Monitor:
         self._plan: JobPlan | None = None
         self._trouble: Trouble | None = None
         self._last_attempt = -1
+        self._stops = False
         self._courier = _courier(self._outbox, job_id, target)
 
     async def next_attempt(self) -> int:
@@ -82,8 +83,8 @@ class Monitor:
         self._wake()
         return self._incarnation
 
-    async def announce(self, report: JobPlan | JobResult | JobFailure) -> str:
-        """Take the plan of an attempt, the result or the failure of the run. Returns the incarnation that has it.
+    async def announce(self, report: JobPlan | JobEnd) -> str:
+        """Take the plan of an attempt, or what the run tells last. Returns the incarnation that has it.
 
         The same plan again, or one of an earlier attempt, changes nothing.
         """
@@ -98,6 +99,15 @@ class Monitor:
         """Take note of what has just ended an attempt."""
         number = 1 if self._trouble is None else self._trouble.number + 1
         self._trouble = Trouble(number, max(0, self._last_attempt), message)
+
+    async def stop(self) -> bool:
+        """Tell the ranks, when they ask, to save and to end. Says whether any attempt has come to its first step."""
+        self._stops = True
+        return self._plan is not None
+
+    async def stops(self) -> bool:
+        """Whether the ranks are to save and to end."""
+        return self._stops
 
     async def status(self, memory: Memory | None) -> Status:
         """For the driver's progress. `memory` is what it was told last: that of another incarnation is taken over."""
@@ -117,7 +127,7 @@ class Monitor:
         self._recall(memory)
         return self._tally.summary()
 
-    async def conclude(self, memory: Memory | None, report: JobResult | JobFailure | None, timeout_s: float) -> Settled:
+    async def conclude(self, memory: Memory | None, report: JobEnd | None, timeout_s: float) -> Settled:
         """Take the last report and wait until everything is delivered, `timeout_s` at most. `memory` as in `status`."""
         self._recall(memory)
         if report is not None:
@@ -274,6 +284,10 @@ class MonitorLink:
         reading: Reading = ray.get(self._monitor().clock.remote(), timeout=timeout_s)
         self._incarnation = reading.incarnation
         return reading.time_s
+
+    def stops(self, timeout_s: float) -> bool:
+        stops: bool = ray.get(self._monitor().stops.remote(), timeout=timeout_s)
+        return stops
 
     def tell_trouble(self, message: str) -> None:
         """Tell what has ended the running attempt; does not wait. Raises if there is no monitor to be found."""

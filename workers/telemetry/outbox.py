@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workers.reports import JobFailure, JobPlan, JobResult, ReportBatch, StepSample
+from workers.reports import JobEnd, JobFailure, JobPlan, JobResult, JobStop, ReportBatch, StepSample
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Outbox:
         self._samples: deque[StepSample] = deque()
         self._taken: list[StepSample] = []
         self._plan: JobPlan | None = None
-        self._result: JobResult | None = None
-        self._failure: JobFailure | None = None
+        self._end: JobEnd | None = None
         self._accounts: dict[tuple[int, int], Account] = {}
         self._given_up = 0
         self._dropped_told = 0
@@ -68,15 +67,12 @@ class Outbox:
             self._samples.popleft()
             self._given_up += 1
 
-    def add(self, report: JobPlan | JobResult | JobFailure) -> None:
-        """Take a plan, a result or a failure."""
-        match report:
-            case JobPlan():
-                self._plan = report
-            case JobResult():
-                self._result = report
-            case JobFailure():
-                self._failure = report
+    def add(self, report: JobPlan | JobEnd) -> None:
+        """Take a plan, or what the run tells last."""
+        if isinstance(report, JobPlan):
+            self._plan = report
+        else:
+            self._end = report
 
     def close(self) -> None:
         """Keep no reports from now on: nobody wants them."""
@@ -114,19 +110,20 @@ class Outbox:
         dropped = self.dropped
         if not self._open:
             return None
-        if not (self._samples or self._plan or self._result or self._failure) and dropped == self._dropped_told:
+        if not (self._samples or self._plan or self._end) and dropped == self._dropped_told:
             return None
         self._taken = [self._samples.popleft() for _ in range(min(limit, len(self._samples)))]
-        # A result must not overtake the steps that led to it: the control plane may take it for the end.
-        last = not self._samples
+        # The end must not overtake the steps that led to it.
+        end = None if self._samples else self._end
         batch = ReportBatch(
             samples=self._taken,
             dropped=dropped,
             plan=self._plan,
-            result=self._result if last else None,
-            failure=self._failure if last else None,
+            result=end if isinstance(end, JobResult) else None,
+            failure=end if isinstance(end, JobFailure) else None,
+            stop=end if isinstance(end, JobStop) else None,
         )
         self._dropped_told, self._plan = dropped, None
-        if last:
-            self._result = self._failure = None
+        if end is not None:
+            self._end = None
         return batch

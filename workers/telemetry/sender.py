@@ -2,7 +2,7 @@
 
 `Telemetry.record` appends to a bounded queue. A thread of its own empties the queue in batches, with few batches under
 way at a time. What does not fit, and what is lost on the way, is counted and given up: training goes first. The thread
-also measures the monitor's clock, and tells the plan to every monitor that Ray starts.
+also measures the monitor's clock, tells the plan to every monitor that Ray starts, and asks whether the job is to stop.
 """
 
 import threading
@@ -18,6 +18,8 @@ from workers.telemetry.beat import Beat
 from workers.telemetry.clock import ClockOffset, MonitorClock
 
 log = structlog.get_logger(__name__)
+
+_ANSWER_WITHIN_S = 1.0
 
 
 class Fate(Enum):
@@ -44,7 +46,7 @@ class SampleBatch:
 
 
 class Link(Protocol):
-    """The way to the job's monitor, for one thread. `send`, `announce`, `read_clock` raise if there is no monitor."""
+    """The way to the job's monitor, for one thread. All but `fate` and `incarnation` raise if there is no monitor."""
 
     @property
     def incarnation(self) -> str | None:
@@ -65,6 +67,10 @@ class Link(Protocol):
 
     def read_clock(self, timeout_s: float) -> float:
         """Ask for the monitor's time, in seconds since the epoch, and wait `timeout_s` for it at most."""
+        ...
+
+    def stops(self, timeout_s: float) -> bool:
+        """Ask whether the ranks are to save and to end, and wait `timeout_s` for the answer at most."""
         ...
 
 
@@ -93,6 +99,7 @@ class Telemetry:
         self._plan_arrived = False
         self._clock = MonitorClock(link.read_clock)
         self._incarnation: str | None = None
+        self._told_to_stop = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
@@ -100,6 +107,11 @@ class Telemetry:
     def dropped(self) -> int:
         """Samples given up so far, because the queue was full or a batch was lost."""
         return self._overflowed + self._lost
+
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether the job is to save and to end. Ranks may differ for a while."""
+        return self._told_to_stop
 
     def start(self) -> None:
         """Start the thread that sends."""
@@ -124,12 +136,13 @@ class Telemetry:
             log.warning("telemetry did not finish in time", timeout_s=timeout_s, waiting=len(self._waiting))
 
     def beat(self) -> None:
-        """What the thread does every `interval_s` seconds; may block while it measures the monitor's clock."""
+        """What the thread does every `interval_s` seconds; may block while it asks the monitor something."""
         if self._link.incarnation != self._incarnation:
             self._clock.expire()
         self._clock.refresh()
         self.tell_plan()
         self.pump()
+        self._ask_whether_to_stop()
 
     def tell_plan(self) -> None:
         """Send the plan, unless the monitor that answered last has it."""
@@ -162,6 +175,13 @@ class Telemetry:
             rest.wait(0.01)
         if self.dropped > self._told:
             self._send([])
+
+    def _ask_whether_to_stop(self) -> None:
+        try:
+            self._told_to_stop = self._told_to_stop or self._link.stops(_ANSWER_WITHIN_S)
+        except Exception as error:
+            # Asked again on the next beat.
+            log.debug("the monitor does not say whether to stop", error=str(error))
 
     def _collect(self) -> None:
         pending = []

@@ -5,6 +5,7 @@ which the pipeline tells all ranks; they train what they have, and then agree on
 """
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -12,6 +13,22 @@ import torch.distributed as dist
 from workers.sources.bad_rows import UnusableRows
 
 Fact = TypeVar("Fact")
+
+
+class Cause(IntEnum):
+    """What ends a stretch of steps: no more data, a node that is about to go, or whoever tells the job to stop."""
+
+    DATA = 0
+    NOTICE = 1
+    STOP = 2
+
+
+class StoppedError(Exception):
+    """The job was told to stop. What was trained is saved: a checkpoint after `steps` steps counts."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(f"stopped after {steps} steps")
+        self.steps = steps
 
 
 class DivergedError(Exception):
@@ -42,6 +59,11 @@ class EndedByPeerError(Exception):
 def any_of_all_ranks(fact: bool) -> bool:
     """Whether it holds on any rank. Every rank calls it."""
     return any(_of_all_ranks(fact))
+
+
+def strongest_of_all_ranks(cause: Cause) -> Cause:
+    """Of what the ranks have heard of, that which goes furthest. Every rank calls it."""
+    return max(_of_all_ranks(cause))
 
 
 def refuse_diverged(diverged_at: int | None, keep_batch: Callable[[int], str]) -> None:

@@ -51,6 +51,7 @@ def train(
     Raises `InvalidJob` for what only the data or the model can tell, and `pipeline.UnsupportedModel`, before a step.
     Raises `DivergedError` when a loss is not finite, `UnusableDataError` when rows cannot be trained, and
     `DataFailedError` or `EndedByPeerError` when data cannot be read. What was trained before the data failed is saved.
+    Raises `StoppedError` when the job is told to stop, after what was trained is saved.
     """
     watchdog.enter("opening the data and the model")
     source, unsharded = open_everywhere(job)
@@ -64,7 +65,7 @@ def train(
         telemetry.announce(_plan(pipe, model, steps, attempt))
     start = time.perf_counter()
     progress = Progress(pipe, telemetry, attempt)
-    run = Run(job, source, model, pipe, progress, checkpoints, watchdog, steps, skipped, device)
+    run = Run(job, source, model, pipe, progress, telemetry, checkpoints, watchdog, steps, skipped, device)
     try:
         position = run.go(position)
     finally:

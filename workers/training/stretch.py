@@ -1,7 +1,7 @@
 """The steps of one attempt, with the evaluations and checkpoints between them.
 
 An attempt is one stretch of steps, or several: a notice that a node is about to go ends a stretch, so that all ranks
-can save at the same step.
+can save at the same step. So does whoever tells the job to stop.
 """
 
 from collections.abc import Iterator, Set
@@ -16,9 +16,17 @@ from pipeline.errors import UnevenData
 from workers.job import JobSpec
 from workers.models import LossLogitsLabels
 from workers.sources.schema import Samples, Source
+from workers.telemetry.sender import Telemetry
 from workers.training.batches import BatchFeed
 from workers.training.checkpoint import Checkpoints
-from workers.training.ending import any_of_all_ranks, refuse_diverged, refuse_failed_data
+from workers.training.ending import (
+    Cause,
+    StoppedError,
+    any_of_all_ranks,
+    refuse_diverged,
+    refuse_failed_data,
+    strongest_of_all_ranks,
+)
 from workers.training.evaluate import held_out_metrics
 from workers.training.position import Position
 from workers.training.progress import Pipeline, Progress
@@ -38,6 +46,7 @@ class Run:
     model: ShardedModel
     pipe: Pipeline
     progress: Progress
+    telemetry: Telemetry
     checkpoints: Checkpoints
     watchdog: Watchdog
     steps: int
@@ -47,12 +56,14 @@ class Run:
     def go(self, position: Position) -> Position:
         """Train from `position` to the end, with the pipeline flushed there. Raises as `loop.train` does."""
         while True:
-            position, interrupted = self._stretch(position)
-            if not interrupted:
+            position, cause = self._stretch(position)
+            if cause is Cause.DATA:
                 return position
             # Whatever comes after this checkpoint may be lost with the node, so it has to be there first.
             self.save(position, {})
             self.checkpoints.finish()
+            if cause is Cause.STOP:
+                raise StoppedError(position.steps)
             log.info("saved ahead of a preemption", step=position.steps)
 
     def evaluate(self) -> dict[str, float | None]:
@@ -66,9 +77,9 @@ class Run:
         self.watchdog.enter("checkpoint")
         self.checkpoints.save(self.model, position, figures)
 
-    def _stretch(self, start: Position) -> tuple[Position, bool]:
-        """Train until the data end, or a node is about to go. Says where that is, and whether it is the latter."""
-        position, noticed = start, False
+    def _stretch(self, start: Position) -> tuple[Position, Cause]:
+        """Train until something ends the stretch. Says where that is, and what it was, the same on every rank."""
+        position, cause = start, Cause.DATA
         with ReadAhead(self._samples(start)) as samples:
             batches = BatchFeed(
                 samples,
@@ -81,8 +92,8 @@ class Run:
                 self.watchdog.enter("training")
                 before, position = position, self._trained(position, batches.trained())
                 self.progress.add(position.steps - 1, output[0], batches.take_wait_ms())
-                noticed = noticed or self.checkpoints.urgent
-                if noticed or self.progress.diverged_at is not None:
+                cause = max(cause, self._interruption())
+                if cause is not Cause.DATA or self.progress.diverged_at is not None:
                     batches.end()
                 position, final = self._between_steps(start, before, position)
                 if final:
@@ -92,7 +103,13 @@ class Run:
             self.save(position, {})
             self.checkpoints.finish()
         refuse_failed_data(batches.failure)
-        return position, any_of_all_ranks(noticed)
+        return position, strongest_of_all_ranks(cause)
+
+    def _interruption(self) -> Cause:
+        """What this rank has just heard of."""
+        if self.telemetry.told_to_stop:
+            return Cause.STOP
+        return Cause.NOTICE if self.checkpoints.urgent else Cause.DATA
 
     def _between_steps(self, start: Position, before: Position, position: Position) -> tuple[Position, bool]:
         """Evaluate and save, where it is time to. Says whether the training ends here."""

@@ -13,7 +13,8 @@ from workers.reports import SAMPLES, JobPlan, StepSample
 from workers.sources import open_source
 from workers.sources.schema import Samples
 from workers.telemetry.sender import Fate, SampleBatch, Telemetry
-from workers.training.loop import train
+from workers.training.ending import StoppedError
+from workers.training.loop import Trained, train
 from workers.training.position import Position
 from workers.training.sharded import ShardedModel, shard
 from workers.training.staging import Staging
@@ -45,6 +46,9 @@ class Recorder:
 
     def read_clock(self, timeout_s: float) -> float:
         return time.time()
+
+    def stops(self, timeout_s: float) -> bool:
+        return False
 
     def fate(self, ticket: object) -> Fate:
         return Fate.ARRIVED
@@ -94,6 +98,20 @@ class FolderCheckpoints:
             self._unwritten = None
 
 
+class ToldTelemetry(Telemetry):
+    """That of a rank which is told to stop when `steps_until_told` steps are trained; None: never."""
+
+    def __init__(self, link: Recorder, rank: int, steps_until_told: int | None) -> None:
+        super().__init__(link, rank, 0)
+        self._left = steps_until_told
+
+    @property
+    def told_to_stop(self) -> bool:
+        if self._left is not None and self._left > 0:
+            self._left -= 1
+        return self._left == 0
+
+
 def read_case(device: torch.device, folder: Path, training: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The state of a checkpoint as this number of ranks reads it, every shard gathered; by name."""
     job = parse_job({**JOB, "training": {**JOB["training"], **training}})
@@ -127,8 +145,11 @@ def train_case(
     evaluation: dict[str, Any] | None = None,
     skipped: frozenset[int] = frozenset(),
     notice: dict[int, int] | None = None,
+    stop: dict[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Train on this rank. `notice` says after how many steps the node of which rank is about to go."""
+    """Train on this rank. `notice` says after how many steps the node of which rank is about to go, and `stop` after
+    how many steps which rank is told to stop.
+    """
     job = parse_job(
         {
             **JOB,
@@ -140,11 +161,14 @@ def train_case(
         }
     )
     recorder = Recorder()
-    telemetry = Telemetry(recorder, dist.get_rank(), 0)
+    telemetry = ToldTelemetry(recorder, dist.get_rank(), (stop or {}).get(dist.get_rank()))
     telemetry.start()
     checkpoints = FolderCheckpoints(folder, resume_from, (notice or {}).get(dist.get_rank()))
+    trained: Trained | StoppedError
     try:
         trained = train(job, device, telemetry, checkpoints, Watchdog(60.0, _hung), 0, skipped)
+    except StoppedError as stopped:
+        trained = stopped
     finally:
         # What was begun before a failure is complete: Ray's thread goes on with it, too.
         checkpoints.finish()

@@ -99,6 +99,29 @@ def test_a_notice_just_before_a_checkpoint_does_not_end_the_training(ranks: Rank
         assert [each.step for each in answer["samples"]] == list(range(25))
 
 
+@pytest.mark.parametrize("stop", [{1: 5}, {0: 1}, {0: 6, 1: 7}, {0: 25}], ids=str)
+def test_a_job_that_is_told_to_stop_saves_and_goes_on_later(
+    ranks: RankPool, tmp_path: Path, stop: dict[int, int]
+) -> None:
+    """All ranks save at the same step, soon after the first of them is told, and no step is trained twice."""
+    answers = ranks.run(2, train_case, folder=tmp_path, training={}, stop=stop)
+    (saved,) = {answer["trained"].steps for answer in answers}
+    assert min(stop.values()) <= saved <= min(25, min(stop.values()) + 3)
+    assert [path.name for path in tmp_path.iterdir()] == [f"step-{saved}"]
+    again = ranks.run(2, train_case, folder=tmp_path, training={}, resume_from=saved)
+    for before, after in zip(answers, again, strict=True):
+        assert [each.step for each in (*before["samples"], *after["samples"])] == list(range(25))
+    ranks.run(2, train_case, folder=tmp_path / "whole", training={})
+    assert_same_state(tensors_in(tmp_path / "step-25"), tensors_in(tmp_path / "whole" / "step-25"))
+
+
+def test_a_job_that_is_told_to_stop_ahead_of_a_preemption_ends(ranks: RankPool, tmp_path: Path) -> None:
+    """The notice of one rank and the stop of another meet at the same step."""
+    answers = ranks.run(2, train_case, folder=tmp_path, training={}, notice={0: 5}, stop={1: 5})
+    (saved,) = {answer["trained"].steps for answer in answers}
+    assert [path.name for path in tmp_path.iterdir()] == [f"step-{saved}"]
+
+
 class PlainRanker(nn.Module):
     """Somebody's own module, which knows the names in the checkpoint and nothing of where it comes from."""
 

@@ -139,7 +139,9 @@ def test_an_interrupt_stops_the_run_and_delivers_what_was_measured(jobs: Jobs, l
     finally:
         process.kill()
     assert process.returncode == ExitStatus.STOPPED, output
-    assert "stopped" in output.splitlines()
+    steps = listener.only("stop").saved_at_step
+    assert f"stopped; saved at step {steps}" in output.splitlines()
+    assert max(each.step for each in listener.samples) == steps - 1
     assert not any(batch.result or batch.failure for batch in listener.batches)
 
 

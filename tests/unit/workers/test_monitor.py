@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.unit.workers.samples import batch
-from workers.reports import JobPlan, JobResult, ReportBatch, RunRecord
+from workers.reports import JobPlan, JobResult, JobStop, ReportBatch, RunRecord
 from workers.telemetry.archive import ReportFolder
 from workers.telemetry.clock import ClockOffset
 from workers.telemetry.courier import Courier
@@ -190,6 +190,23 @@ def test_troubles_are_counted_over_all_monitors() -> None:
         assert await monitor.finish(10)
 
     drive(first, second)
+
+
+def test_a_stop_is_for_whoever_asks_and_says_whether_there_are_steps_to_save() -> None:
+    async def stop(monitor: Monitor) -> None:
+        assert not await monitor.stops()
+        assert not await monitor.stop()
+        assert await monitor.stops()
+        await monitor.announce(PLAN)
+        assert await monitor.stop()
+        assert (await monitor.conclude(None, JobStop(saved_at_step=3), 10)).delivered
+
+    batches = drive(stop)
+    assert batches[-1].stop == JobStop(saved_at_step=3)
+    record = RunRecord(job_id="job-1")
+    for each in batches:
+        record = record.after(each)
+    assert record == RunRecord(job_id="job-1", plan=PLAN, stop=JobStop(saved_at_step=3))
 
 
 def test_without_a_control_plane_the_reports_go_into_the_storage(tmp_path: Path) -> None:

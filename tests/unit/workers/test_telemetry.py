@@ -31,6 +31,7 @@ class FakeLink:
     plans: list[JobPlan] = field(default_factory=list)
     plan_fate: Fate = Fate.ARRIVED
     ahead_s: float = 0.0
+    stopped: bool = False
     asked_by: set[str] = field(default_factory=set)
 
     def send(self, batch: SampleBatch) -> int:
@@ -51,6 +52,10 @@ class FakeLink:
         self._reach()
         self.asked_by.add(threading.current_thread().name)
         return time.time() + self.ahead_s
+
+    def stops(self, timeout_s: float) -> bool:
+        self._reach()
+        return self.stopped
 
     def _reach(self) -> None:
         if self.gone:
@@ -177,6 +182,31 @@ def test_a_plan_that_cannot_be_sent_does_not_hold_up_the_end() -> None:
         telemetry.start()
         telemetry.close(timeout_s=30)
     assert not telemetry._thread.is_alive()
+
+
+def test_it_asks_on_every_beat_whether_the_job_is_to_stop() -> None:
+    link = FakeLink(default=Fate.ARRIVED)
+    telemetry = Telemetry(link, 0, 0, LIMITS)
+    telemetry.beat()
+    assert not telemetry.told_to_stop
+    link.stopped = True
+    assert not telemetry.told_to_stop, "the training thread asks nobody"
+    telemetry.beat()
+    assert telemetry.told_to_stop
+    link.stopped = False
+    telemetry.beat()
+    assert telemetry.told_to_stop, "another monitor may not know of it"
+
+
+def test_a_monitor_that_is_gone_stops_nobody() -> None:
+    link = FakeLink(gone=True, stopped=True)
+    telemetry = Telemetry(link, 0, 0, LIMITS)
+    with capture_logs():
+        telemetry.beat()
+    assert not telemetry.told_to_stop
+    link.gone = False
+    telemetry.beat()
+    assert telemetry.told_to_stop
 
 
 def test_batches_say_how_far_the_monitors_clock_is() -> None:
