@@ -13,7 +13,7 @@ from service import answers
 from service.browser import BrowserGuard
 from service.cluster.gateway import RayGateway
 from service.openapi.document import describe
-from service.routers import audit, internal, jobs, observe, operations, plans, stream
+from service.routers import audit, internal, jobs, observe, operations, plans, stream, webhooks
 from service.routers.access import authorize
 from service.services import Services
 from service.settings import Settings
@@ -39,6 +39,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
             asyncio.create_task(services.loop.run(), name="reconciler"),
             asyncio.create_task(services.retention.run(), name="retention"),
             asyncio.create_task(services.streams.run(), name="open streams"),
+            asyncio.create_task(services.webhooks.run(), name="webhooks"),
         ]
         log.info("service_up", home=str(settings.home), ray_address=gateway.address)
         try:
@@ -49,6 +50,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
                 with suppress(asyncio.CancelledError):
                     await task
             await services.feeds.close()
+            await services.webhooks.close()
             await gateway.close()
             await database.close()
 
@@ -66,7 +68,7 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
     traffic.install(app, settings)
     app.add_middleware(BrowserGuard, allowed_hosts=settings.own_hosts)
     traffic.name_requests(app)
-    for module in (jobs, observe, stream, plans, operations, audit, internal):
+    for module in (jobs, observe, stream, plans, operations, audit, webhooks, internal):
         app.include_router(module.router, dependencies=[Depends(authorize)])
     describe(app, with_tokens=settings.tokens_file is not None)
     _serve_dashboard(app, settings)

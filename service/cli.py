@@ -18,7 +18,8 @@ from service.client import Client, ServiceError, ServiceUnreachableError
 from service.models import Job, JobState
 from service.problems import ProblemType
 from service.security.command import token
-from service.terminal import console, job_table, jobs_table, overlap_table, plan_tables, runs_table
+from service.terminal import console, job_table, jobs_table, overlap_table, plan_tables, runs_table, webhooks_table
+from service.webhooks.shapes import Webhooks, WebhookTest
 from workers.job import InvalidJob, load_job
 from workers.plans import Outcome
 
@@ -132,6 +133,25 @@ def runs(
         _print_json(found)
     else:
         console().print(runs_table(found))
+
+
+@app.command()
+def webhooks(
+    ping: Annotated[str | None, typer.Option(metavar="NAME", help="send a test message to this endpoint")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who is told of changes of state, or test one of them."""
+    with _client() as client:
+        found = client.webhooks() if ping is None else client.test_webhook(ping)
+    if as_json:
+        _print_json(found)
+    elif isinstance(found, Webhooks):
+        console().print(webhooks_table(found))
+    if isinstance(found, WebhookTest):
+        if found.error is not None:
+            _fail(f"{found.name}: {found.error}", SAID_NO)
+        if not as_json:
+            _say(f"{found.name} took {found.message_id}: HTTP {found.status}")
 
 
 @app.command()

@@ -26,6 +26,7 @@ from service.models import (
 )
 from service.problems import ProblemDocument, ProblemType
 from service.telemetry.chrome import Trace
+from service.webhooks.shapes import Webhooks, WebhookTest
 
 _TIMEOUT_S = 30.0
 # The service itself gives up before that.
@@ -151,6 +152,14 @@ class Client:
     def runs(self, limit: int = 50) -> WatchedRuns:
         """What others have submitted to the cluster, newest first."""
         return self._ask(WatchedRuns, "GET", "/v1/runs", params={"limit": limit})
+
+    def webhooks(self) -> Webhooks:
+        """Who is told of changes of state, and how that gets on."""
+        return self._ask(Webhooks, "GET", "/v1/webhooks")
+
+    def test_webhook(self, name: str) -> WebhookTest:
+        """Send a test message to an endpoint."""
+        return self._ask(WebhookTest, "POST", f"/v1/webhooks/{quote(name, safe='')}/ping")
 
     def ready(self) -> None:
         """Return if the service, its database and Ray answer."""

@@ -27,9 +27,12 @@ from service.store.database import Database
 from service.store.events import EventStore
 from service.store.jobs import JobStore
 from service.store.steps import StepStore
+from service.store.webhooks import Outbox, WebhookStore
 from service.telemetry.feeds import Feeds
 from service.telemetry.reports import Telemetry
 from service.telemetry.trace import Tracer
+from service.webhooks.dispatcher import Dispatcher
+from service.webhooks.endpoints import read_endpoints
 
 
 def utc_now() -> datetime:
@@ -56,13 +59,15 @@ class Services:
     loop: ReconcilerLoop
     archive: StepArchive
     retention: Retention
+    webhooks: Dispatcher
 
     @classmethod
     def build(
         cls, settings: Settings, database: Database, gateway: RayGateway, now: Callable[[], datetime] = utc_now
     ) -> "Services":
         """Wire the parts; nothing runs yet."""
-        job_store, step_store = JobStore(database), StepStore(database)
+        endpoints = read_endpoints(settings.webhooks_file)
+        job_store, step_store = JobStore(database, Outbox(endpoints)), StepStore(database)
         logs, archive = LogReader(settings.logs, gateway), StepArchive(settings.archive)
         quotas = read_quotas(settings.quotas_file)
         tokens = ReportTokens(load_key(settings.home / "report.key"))
@@ -87,6 +92,7 @@ class Services:
             loop=loop,
             archive=archive,
             retention=Retention(settings, database, archive, logs, now),
+            webhooks=Dispatcher(endpoints, WebhookStore(database), now),
         )
 
 

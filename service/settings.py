@@ -15,6 +15,7 @@ from service.addresses import DEFAULT_PORT, is_loopback
 from service.jobs.quotas import read_quotas
 from service.security.tokens_file import read_tokens
 from service.store.engine import parse_url
+from service.webhooks.endpoints import read_endpoints
 
 
 def _own_cpus() -> int:
@@ -31,7 +32,8 @@ class Settings(BaseSettings):
     is where the jobs reach this service; by default the address it listens on. `entrypoint` is the command that Ray
     runs for a job. `allowed_hosts` are further names under which the service may be addressed, separated by commas;
     the one in `report_url` is always among them. `tokens_file` names who may use the service, see `tokens_file.py`.
-    `quotas_file` says what each project may hold at once, see `quotas.py`.
+    `quotas_file` says what each project may hold at once, see `quotas.py`. `webhooks_file` names who is told of
+    changes of state, see `webhooks/endpoints.py`.
 
     `archive_steps_after_days` and `remove_jobs_after_days` count from the end of a job, see `retention.py`.
 
@@ -54,6 +56,7 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     tokens_file: Path | None = None
     quotas_file: Path | None = None
+    webhooks_file: Path | None = None
     archive_steps_after_days: float | None = Field(default=None, gt=0, le=36500)
     remove_jobs_after_days: float | None = Field(default=None, gt=0, le=36500)
     request_timeout_s: float = Field(default=30, gt=0)
@@ -76,6 +79,12 @@ class Settings(BaseSettings):
     @classmethod
     def _of_known_limits(cls, path: Path | None) -> Path | None:
         read_quotas(path)
+        return path
+
+    @field_validator("webhooks_file")
+    @classmethod
+    def _of_known_endpoints(cls, path: Path | None) -> Path | None:
+        read_endpoints(path)
         return path
 
     @field_validator("allowed_hosts", mode="before")

@@ -4,6 +4,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from service.models import Job, JobPage, Overlap, Plan, Spread, WatchedRuns
+from service.webhooks.shapes import Webhooks
 
 # Where there is no terminal to fit into, ids and figures must not be cut.
 _WIDTH_OF_FILES = 160
@@ -34,6 +35,17 @@ def runs_table(runs: WatchedRuns) -> Table:
     for run in runs.items:
         started = "" if run.started_at is None else f"{run.started_at:%Y-%m-%d %H:%M:%S}Z"
         table.add_row(run.id, run.state.value, started, run.entrypoint)
+    return table
+
+
+def webhooks_table(webhooks: Webhooks) -> Table:
+    """One line for each endpoint."""
+    table = Table("name", "address", "pending", "delivered", "given up", "last success", "last error", box=None)
+    for each in webhooks.items:
+        succeeded = "" if each.last_success_at is None else f"{each.last_success_at:%Y-%m-%d %H:%M:%S}Z"
+        failed = "" if each.last_error_at is None else f"{each.last_error_at:%Y-%m-%d %H:%M:%S}Z {each.last_error}"
+        counts = (str(each.pending), str(each.delivered), str(each.given_up))
+        table.add_row(each.name, each.url, *counts, succeeded, failed)
     return table
 
 

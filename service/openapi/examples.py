@@ -29,6 +29,7 @@ from service.models import (
 from service.problems import Problem, ProblemType
 from service.security.audit import AuditAction, AuditEntry, AuditPage, JobFacts
 from service.telemetry.trace import trace_of
+from service.webhooks.shapes import Webhook, Webhooks, WebhookTest
 from workers.job import JobSpec, parse_job
 from workers.plans import Check, CheckName, Outcome, PlannedTraining
 from workers.reports import JobPlan, ShardedTable
@@ -49,6 +50,7 @@ JOB_FILE = {
 }
 
 _ID = "job-20260102-030405-k7m2xq"
+_MESSAGE_ID = "msg_Uo9cH1rJ0m7sQm2b8dXkTz1w"
 _AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 _TABLES = tuple(
     ShardedTable(name=name, module="embeddings", rows=rows, dim=64, sharding="row_wise", ranks=(0, 1))
@@ -83,6 +85,8 @@ def answers() -> dict[str, dict[str, Any]]:
         _plan(spec),
         _cluster(),
         _watched(),
+        _webhooks(),
+        WebhookTest(name="ops", message_id=_MESSAGE_ID, status=204, error=None),
         Health(),
     ]
     return {type(each).__name__: each.model_dump(mode="json") for each in examples}
@@ -132,6 +136,15 @@ def _watched() -> WatchedRuns:
         id="raysubmit_k7m2xq", state=JobState.RUNNING, reason=None, entrypoint=command, started_at=_AT, ended_at=None
     )
     return WatchedRuns(items=[run])
+
+
+def _webhooks() -> Webhooks:
+    ops = Webhook(
+        name="ops", url="https://hooks.example/overlane", project=None, states=[JobState.FAILED, JobState.LOST],
+        gone=False, pending=1, delivered=41, failed_attempts=2, given_up=0, last_success_at=_AT, last_error_at=_AT,
+        last_error="HTTP 503",
+    )  # fmt: skip
+    return Webhooks(items=[ops])
 
 
 def _step() -> StoredStep:

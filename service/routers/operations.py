@@ -10,6 +10,7 @@ from service.models import Cluster, Health, WatchedRuns
 from service.problems import ProblemDocument
 from service.security.roles import Role
 from service.services import Used
+from service.webhooks.metrics import exposition
 
 router = APIRouter(tags=["operations"])
 
@@ -35,7 +36,8 @@ async def readyz(request: Request, services: Used) -> Health:
 )
 async def metrics(services: Used) -> Response:
     """Figures for Prometheus."""
-    return Response(await services.operations.metrics(), media_type=CONTENT_TYPE_LATEST)
+    text = await services.operations.metrics() + exposition((await services.webhooks.overview()).items)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/cluster", responses={503: {"model": ProblemDocument}})

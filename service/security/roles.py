@@ -73,6 +73,9 @@ NEEDS: Mapping[str, Need] = {
     "GET /v1/audit": _ADMIN,
     # Shows the commands of everybody who uses the cluster.
     "GET /v1/runs": _ADMIN,
+    # Shows addresses of others, and sends something there.
+    "GET /v1/webhooks": _ADMIN,
+    "POST /v1/webhooks/{name}/ping": _ADMIN,
     "POST /v1/jobs": _SUBMITTER,
     # Runs the code that the job names.
     "POST /v1/plans": _SUBMITTER,

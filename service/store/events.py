@@ -1,10 +1,35 @@
 """The record of how jobs got where they are: one event for each change of state."""
 
-from sqlalchemy import select
+from datetime import datetime
 
-from service.models import StateChange
+from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.models import JobState, StateChange
 from service.store.database import Database
 from service.store.tables import events
+from service.store.webhooks import Outbox
+from service.webhooks.messages import JobChanged
+
+
+async def write_event(
+    connection: AsyncConnection,
+    outbox: Outbox,
+    at: datetime,
+    job: tuple[str, str, str],
+    before: JobState | None,
+    state: JobState,
+    reason: str | None,
+) -> None:
+    """Write down a change of state within the transaction that makes it; `job` is its id, its name and its project."""
+    job_id, name, project = job
+    event = {"job_id": job_id, "time": at, "state": state, "reason": reason}
+    number = (await connection.execute(insert(events).values(event).returning(events.c.number))).scalar_one()
+    change = JobChanged(
+        number=number, job_id=job_id, name=name, project=project, state=state, before=before,
+        reason=reason,
+    )  # fmt: skip
+    await outbox.add(connection, at, change)
 
 
 class EventStore:

@@ -15,7 +15,9 @@ from service.models import ENDED_STATES, JobState
 from service.security.audit import Deed, JobFacts
 from service.store.audit import write_down
 from service.store.database import Database
-from service.store.tables import events, jobs, submissions
+from service.store.events import write_event
+from service.store.tables import jobs, submissions
+from service.store.webhooks import Outbox
 from workers.job import JobSpec
 from workers.reports import JobFailure, JobPlan, JobResult
 
@@ -67,6 +69,11 @@ class JobRecord(BaseModel):
     steps_archived_at: datetime | None = None
     starts_by: datetime | None = None
 
+    @property
+    def named(self) -> tuple[str, str, str]:
+        """Its id, its name and its project."""
+        return self.id, self.name, self.project
+
 
 class Submission(BaseModel):
     """The first answer to a request that carried an idempotency key, and what was asked for."""
@@ -100,12 +107,13 @@ class DuplicateKeyError(Exception):
 
 
 class JobStore:
-    """Reads and writes jobs. Every change of state leaves an event, and every deed an entry in the audit, in the same
-    transaction.
+    """Reads and writes jobs. Every change of state leaves an event and messages in the outbox, and every deed an entry
+    in the audit, in the same transaction.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, outbox: Outbox | None = None) -> None:
         self._database = database
+        self._outbox = outbox or Outbox()
 
     async def add(self, job_id: str, spec: JobSpec, at: datetime, submission: Submission | None, deed: Deed) -> None:
         """Record a queued job. Raises `DuplicateKeyError`."""
@@ -122,9 +130,8 @@ class JobStore:
         try:
             async with self._database.write() as connection:
                 await connection.execute(insert(jobs).values(job))
-                await connection.execute(
-                    insert(events).values(job_id=job_id, time=at, state=JobState.QUEUED, reason=None)
-                )
+                named = (job_id, spec.name, spec.queue.project)
+                await write_event(connection, self._outbox, at, named, None, JobState.QUEUED, None)
                 if submission is not None:
                     await connection.execute(insert(submissions).values(submission.model_dump()))
                 added = JobFacts(name=spec.name, state=JobState.QUEUED)
@@ -222,14 +229,14 @@ class JobStore:
         `deed` is given where a request asks for the change.
         """
         async with self._database.write() as connection:
-            before = None if deed is None else await _locked(connection, job_id)
+            before = await _locked(connection, job_id) if deed is not None or "state" in values else None
             done = await connection.execute(
                 update(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(when)).values(**values)
             )
             changed = done.rowcount == 1
-            if changed and "state" in values:
-                event = {"job_id": job_id, "time": at, "state": values["state"], "reason": values.get("reason")}
-                await connection.execute(insert(events).values(event))
+            if changed and before is not None and "state" in values:
+                event = (before.state, values["state"], values.get("reason"))
+                await write_event(connection, self._outbox, at, before.named, *event)
             if changed and deed is not None and before is not None:
                 was = JobFacts(name=before.name, state=before.state)
                 now = JobFacts(name=before.name, state=values.get("state", before.state))
@@ -249,8 +256,7 @@ class JobStore:
         async with self._database.write() as connection:
             done = await connection.execute(update(jobs).where(*unchanged).values(**values))
             if done.rowcount == 1:
-                event = {"job_id": job.id, "time": at, "state": JobState.QUEUED, "reason": why}
-                await connection.execute(insert(events).values(event))
+                await write_event(connection, self._outbox, at, job.named, job.state, JobState.QUEUED, why)
         return done.rowcount == 1
 
     async def explain(self, reasons: Mapping[str, str]) -> None:

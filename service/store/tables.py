@@ -174,3 +174,37 @@ audit = Table(
     Column("after", AnyText),
     sqlite_autoincrement=True,
 )
+
+deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    # No reference to the job: what has happened to it is told after it is deleted.
+    Column("number", _COUNT, primary_key=True, autoincrement=True),
+    Column("endpoint", AnyText(64), nullable=False),
+    Column("message_id", AnyText(64), nullable=False),
+    Column("job_id", AnyText(64), nullable=False),
+    Column("body", AnyText, nullable=False),
+    Column("state", AnyText(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("due_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
+    sqlite_autoincrement=True,
+)
+Index("webhook_deliveries_due", deliveries.c.endpoint, deliveries.c.state, deliveries.c.due_at)
+Index("webhook_deliveries_ended", deliveries.c.ended_at)
+
+endpoints = Table(
+    "webhook_endpoints",
+    metadata,
+    Column("name", AnyText(64), primary_key=True),
+    Column("delivered", _COUNT, nullable=False),
+    Column("failed_attempts", _COUNT, nullable=False),
+    Column("given_up", _COUNT, nullable=False),
+    Column("last_success_at", UtcTime),
+    Column("last_error_at", UtcTime),
+    Column("last_error", AnyText),
+    # The hash of the address that has said that it is gone.
+    Column("gone_url", AnyText(64)),
+    sqlite_with_rowid=False,
+)

@@ -93,6 +93,7 @@ REQUESTS = (
     BadRequest("token that is none", ProblemType.UNAUTHORIZED, "no such token; send `Authorization: Bearer TOKEN`; the command line takes it from OVERLANE_TOKEN", "GET /v1/jobs", headers={"Authorization": "Bearer guess"}, caller=None),
     BadRequest("role that is too low", ProblemType.FORBIDDEN, "POST /v1/jobs/{job_id}/stop needs the role submitter, and the token has viewer; ask an admin of the service for another token", "POST /v1/jobs/JOB/stop", caller="looker"),
     BadRequest("audit without an admin's token", ProblemType.FORBIDDEN, "GET /v1/audit needs the role admin, and the token has submitter; ask an admin of the service for another token", "GET /v1/audit"),
+    BadRequest("webhook that there is not", ProblemType.NOT_FOUND, "no webhook has the name 'nobody'; OVERLANE_WEBHOOKS_FILE names them", "POST /v1/webhooks/nobody/ping", caller="root"),
     BadRequest("host that is not the service's", ProblemType.FOREIGN_ORIGIN, "Host 'evil.example' is not this service; add it to OVERLANE_ALLOWED_HOSTS if it is", "GET /v1/jobs", headers={"Host": "evil.example"}),
     BadRequest("page of somebody else", ProblemType.FOREIGN_ORIGIN, "Origin 'https://evil.example' may not use this service; add its host to OVERLANE_ALLOWED_HOSTS if it may", "GET /v1/jobs", headers={"Origin": "https://evil.example"}),
     BadRequest("address that is too long", ProblemType.ADDRESS_TOO_LONG, "the address is longer than 8192 bytes, its query included", "GET /v1/jobs?project=" + "x" * MAX_URL_BYTES),

@@ -17,6 +17,7 @@ from tests.unit.service.callers import WHO, Callers
 from tests.unit.service.conftest import JOB, Plane
 from tests.unit.service.fakes import FakeRay
 from tests.unit.service.test_api import problem
+from tests.unit.service.webhooks.receiver import webhooks_file
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +32,10 @@ def callers(tmp_path: Path) -> Callers:
 
 
 @pytest.fixture
-def settings(settings: Settings, callers: Callers) -> Settings:
-    return settings.model_copy(update={"tokens_file": callers.file})
+def settings(settings: Settings, callers: Callers, tmp_path: Path) -> Settings:
+    # Nothing listens there.
+    webhooks = webhooks_file(tmp_path / "webhooks.yaml", {"ops": {"url": "http://127.0.0.1:9"}})
+    return settings.model_copy(update={"tokens_file": callers.file, "webhooks_file": webhooks})
 
 
 def routes(app: FastAPI) -> list[str]:
@@ -52,7 +55,7 @@ def app_of(plane: Plane) -> FastAPI:
 
 async def ask(plane: Plane, route: str, job_id: str = "job-1", headers: dict[str, str] | None = None) -> httpx.Response:
     method, path = route.split(" ")
-    return await plane.http.request(method, path.replace("{job_id}", job_id), headers=headers)
+    return await plane.http.request(method, path.format(job_id=job_id, name="ops"), headers=headers)
 
 
 async def submitted(plane: Plane, callers: Callers, spec: dict[str, Any] = MINE) -> str:

@@ -133,6 +133,20 @@ async def test_a_tokens_file_that_was_spoilt_ends_all_streams(plane: Plane, call
         await asyncio.wait_for(client, 20)
 
 
+async def test_a_token_that_sees_fewer_projects_comes_back(plane: Plane, callers: Callers) -> None:
+    """What it is sent is written for those who see all projects."""
+    path = STREAMS[0].format(job_id=await followed(plane, callers))
+    client = await opened(plane, path, callers.headers("prometheus"))
+    callers.entries["prometheus"] = callers.entries["prometheus"].model_copy(update={"project": "ranking"})
+    callers.write()
+    await plane.services.streams.look()
+    await asyncio.wait_for(client, 20)
+    other = await opened(plane, path, callers.headers("prometheus"))
+    await plane.services.streams.look()
+    assert not other.done()
+    await left(other)
+
+
 async def test_a_change_that_leaves_the_right_leaves_the_stream(plane: Plane, callers: Callers) -> None:
     path = STREAMS[0].format(job_id=await followed(plane, callers))
     client = await opened(plane, path, callers.headers("looker"))
