@@ -18,8 +18,10 @@ from workers.run import ExitStatus, read_run, read_spec
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    # A stop comes as SIGINT. Whatever a script starts in the background inherits that it is ignored, down to here.
+    # A stop comes as SIGINT. Whatever a script starts in the background inherits that it is ignored, down to here, and
+    # what Ray starts inherits that it is blocked.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         given = _parser().parse_args(arguments)
         if given.plan:

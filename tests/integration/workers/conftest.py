@@ -117,7 +117,8 @@ class Jobs:
     def start(self, job: dict[str, Any], job_id: str, report_url: str | None = None) -> "subprocess.Popen[str]":
         """Start `python -m workers.train`; its output comes through a pipe.
 
-        It inherits an ignored SIGINT, as everything does that a script starts in the background.
+        It inherits an ignored SIGINT, as everything does that a script starts in the background, and a blocked one, as
+        everything does that Ray starts.
         """
         environment = {
             **os.environ,
@@ -130,7 +131,7 @@ class Jobs:
         if report_url is not None:
             environment.update(OVERLANE_REPORT_URL=report_url, OVERLANE_REPORT_TOKEN=TOKEN)
         train = [sys.executable, "-m", "workers.train", "--job", "env:OVERLANE_JOB"]
-        command = ["env", "--ignore-signal=INT", *train]
+        command = ["env", "--ignore-signal=INT", "--block-signal=INT", *train]
         return subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
