@@ -18,6 +18,7 @@ from service.routers.access import authorize
 from service.services import Services
 from service.settings import Settings
 from service.store.database import Database
+from service.tracing.requests import TracedRequests
 from service.traffic import install as traffic
 
 log = structlog.get_logger(__name__)
@@ -63,10 +64,13 @@ def create_app(settings: Settings, gateway: RayGateway) -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # Its own would tell collectors addresses with their queries, and messages of errors.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     answers.install(app)
     traffic.install(app, settings)
     app.add_middleware(BrowserGuard, allowed_hosts=settings.own_hosts)
+    app.add_middleware(TracedRequests)
     traffic.name_requests(app)
     for module in (jobs, observe, stream, plans, operations, audit, webhooks, internal):
         app.include_router(module.router, dependencies=[Depends(authorize)])

@@ -64,14 +64,13 @@ def serve(
     given = {"host": host, "port": port, "home": home, "ray_address": ray_address}
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    except ValidationError as error:
-        _fail(faults_of(error), BAD_USAGE)
-    try:
         with interruptible(), control_plane(settings) as plane:
             _say(f"Overlane is up at {plane.url} (Ctrl-C stops it)")
             plane.wait()
     except KeyboardInterrupt:
         _say("stopped")
+    except ValidationError as error:
+        _fail(faults_of(error), BAD_USAGE)
     except START_ERRORS as error:
         _fail(str(error), SAID_NO)
 

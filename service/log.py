@@ -6,6 +6,7 @@ from typing import TextIO
 
 import structlog
 
+from service.tracing.spans import with_trace_id
 from service.traffic.request_ids import with_request_id
 
 
@@ -21,6 +22,7 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
         processors=[
             structlog.processors.add_log_level,
             with_request_id,
+            with_trace_id,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *renderer,
         ],

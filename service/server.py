@@ -22,6 +22,7 @@ from service.settings import Settings
 from service.store.database import Database
 from service.store.engine import DatabaseUnavailableError
 from service.store.schema import NewerDatabaseError
+from service.tracing.start import traces
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +90,8 @@ class ControlPlane:
 def control_plane(settings: Settings) -> Iterator[ControlPlane]:
     """Start everything, and stop everything at the end of the block; on a failure nothing stays behind.
 
-    For the main thread only, since it holds signals off while it cleans up. Raises `START_ERRORS`.
+    For the main thread only, since it holds signals off while it cleans up. Raises `START_ERRORS`, and
+    `ValidationError` for what the environment says of traces.
     """
     stack = ExitStack()
     try:
@@ -100,7 +102,9 @@ def control_plane(settings: Settings) -> Iterator[ControlPlane]:
 
 
 def _start(settings: Settings, stack: ExitStack) -> ControlPlane:
-    # The port first: it is the cheapest thing to be wrong.
+    # Before anything that it could be told of, and ended after it.
+    stack.enter_context(traces())
+    # The port next: it is the cheapest thing to be wrong.
     listener = stack.enter_context(_listen(settings.host, settings.port))
     stack.enter_context(HomeLock(settings.home))
     # Opened here for its errors, which say what to do; those of an application that does not start do not get out.

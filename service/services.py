@@ -31,6 +31,7 @@ from service.store.webhooks import Outbox, WebhookStore
 from service.telemetry.feeds import Feeds
 from service.telemetry.reports import Telemetry
 from service.telemetry.trace import Tracer
+from service.tracing.gateway import TracedGateway
 from service.webhooks.dispatcher import Dispatcher
 from service.webhooks.endpoints import read_endpoints
 
@@ -66,6 +67,7 @@ class Services:
         cls, settings: Settings, database: Database, gateway: RayGateway, now: Callable[[], datetime] = utc_now
     ) -> "Services":
         """Wire the parts; nothing runs yet."""
+        gateway = TracedGateway(gateway)
         endpoints = read_endpoints(settings.webhooks_file)
         job_store, step_store = JobStore(database, Outbox(endpoints)), StepStore(database)
         logs, archive = LogReader(settings.logs, gateway), StepArchive(settings.archive)

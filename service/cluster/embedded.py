@@ -103,8 +103,8 @@ class EmbeddedRay:
 
     def _environment(self) -> dict[str, str]:
         # The cluster of another program must not be joined by mistake, nor its token be used. What the service is told
-        # about itself, such as the address of its database, is nothing for jobs.
-        foreign = ("RAY_", "OVERLANE_", "PGPASS")
+        # about itself, such as the address of its database or the key of its collector, is nothing for jobs.
+        foreign = ("RAY_", "OVERLANE_", "OTEL_", "TRACEPARENT", "PGPASS")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return inherited | {
             MARK: str(self._folder),

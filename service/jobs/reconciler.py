@@ -34,9 +34,11 @@ from service.jobs.logs import LogReader
 from service.jobs.quotas import Quotas
 from service.jobs.reasons import named_to
 from service.jobs.tokens import ReportTokens, hash_token
+from service.jobs.verdicts import status, verdict
 from service.models import JobState
 from service.settings import Settings
 from service.store.jobs import ACTIVE_STATES, JobChange, JobRecord, JobStore
+from service.tracing.spans import step_of_job
 from workers.run import REPORT_TOKEN_METADATA
 
 log = structlog.get_logger(__name__)
@@ -146,6 +148,7 @@ class Reconciler:
             for job_id, reason in reasons.items():
                 log.debug("job_waits", job_id=job_id, reason=reason)
 
+    @step_of_job("job queued", lambda job: job.submitted_at if job.started_at is None else None)
     async def _start(self, job: JobRecord) -> None:
         """Record the start. The next step finds nothing on Ray and submits the job, as it does after a crash."""
         now = self._now()
@@ -154,6 +157,7 @@ class Reconciler:
             started_at=now, first_attempt=job.attempts, attempts=job.attempts + 1,
         )  # fmt: skip
 
+    @step_of_job("job preempted")
     async def _preempt(self, job: JobRecord, by: JobRecord) -> None:
         """Record that a job makes room; the next step sees to it."""
         name = named_to(by.id, by.project, job.project)
@@ -164,11 +168,13 @@ class Reconciler:
         if done:
             log.info("job_preempted", job_id=job.id, by=by.id)
 
+    @step_of_job("job requeued")
     async def _requeue(self, job: JobRecord, why: str, losses: int, not_before: datetime | None) -> None:
         now = self._released_at = self._now()
         if await self._jobs.requeue(job, now, why, losses, not_before):
             log.info("job_requeued", job_id=job.id, reason=why)
 
+    @step_of_job("job submitted to ray")
     async def _submit(self, job: JobRecord) -> None:
         token = self._tokens.of(job.id, job.first_attempt)
         await self._change(job, token_hash=hash_token(token))
@@ -194,6 +200,9 @@ class Reconciler:
             "OVERLANE_REPORT_URL": self._settings.report_url or self._settings.url,
             "OVERLANE_STORAGE": str(self._settings.storage),
         }
+        if job.traceparent is not None:
+            # The name under which OpenTelemetry looks for it, if the model's own code makes spans.
+            environment["TRACEPARENT"] = job.traceparent
         return RaySubmission(job.id, self._settings.job_command, environment, {REPORT_TOKEN_METADATA: token})
 
     async def _unknown_to_ray(self, job: JobRecord) -> None:
@@ -232,23 +241,33 @@ class Reconciler:
 
     async def _alive(self, job: JobRecord) -> None:
         if job.stop_requested or job.preempted_by is not None:
-            await self._gateway.stop(job.id)
+            await self._stop(job)
         elif job.state is JobState.STARTING and job.has_steps:
-            await self._jobs.change(job.id, self._now(), {JobState.STARTING}, state=JobState.RUNNING, reason=None)
-            log.info("job_running", job_id=job.id)
+            await self._running(job)
         elif job.reason is not None:
             await self._change(job, reason=None)
+
+    @step_of_job("job stopped on ray")
+    async def _stop(self, job: JobRecord) -> None:
+        await self._gateway.stop(job.id)
+
+    @step_of_job("job started", lambda job: job.started_at)
+    async def _running(self, job: JobRecord) -> None:
+        """Record that its first steps are there."""
+        await self._jobs.change(job.id, self._now(), {JobState.STARTING}, state=JobState.RUNNING, reason=None)
+        log.info("job_running", job_id=job.id)
 
     async def _ended_on_ray(self, job: JobRecord, seen: RayJob) -> None:
         # A job reports its failure before it ends, and that may have been while Ray was being asked.
         job = await self._jobs.get(job.id) or job
-        if _status(job, seen) is RayStatus.STOPPED and job.preempted_by is not None and not job.stop_requested:
+        if status(job, seen) is RayStatus.STOPPED and job.preempted_by is not None and not job.stop_requested:
             # Ray takes an id again only once it has forgotten it.
             await self._logs.keep(job.id)
             await self._gateway.forget(job.id)
             return
-        await self._end(job, *_verdict(job, seen))
+        await self._end(job, *verdict(job, seen))
 
+    @step_of_job("job ended")
     async def _end(self, job: JobRecord, state: JobState, reason: str | None) -> None:
         if job.on_ray and state is not JobState.LOST:
             await self._logs.keep(job.id)
@@ -272,22 +291,3 @@ class Reconciler:
 def _before_it_started(job: JobRecord) -> str:
     again = job.requeued is not None or job.first_attempt > 0
     return f"stopped before it started{' again' if again else ''}"
-
-
-def _verdict(job: JobRecord, seen: RayJob) -> tuple[JobState, str | None]:
-    """What an ended Ray job means."""
-    status = _status(job, seen)
-    if status is RayStatus.SUCCEEDED:
-        return JobState.SUCCEEDED, None
-    if status is RayStatus.STOPPED:
-        return JobState.STOPPED, None if job.stop_requested else "stopped through Ray"
-    return JobState.FAILED, job.failure.message if job.failure else (seen.message or "Ray says no more than FAILED")
-
-
-def _status(job: JobRecord, seen: RayJob) -> RayStatus:
-    """How a job has ended: what Ray says, or what the job was told and has told itself where Ray has not seen it."""
-    if not seen.end_unseen or job.failure is not None:
-        return seen.status
-    if job.stop_requested or job.preempted_by is not None:
-        return RayStatus.STOPPED
-    return RayStatus.SUCCEEDED if job.result is not None else RayStatus.FAILED

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.store.engine import WRITES, DatabaseUnavailableError, create_engine, keep_write_ahead_log, unavailable
 from service.store.schema import upgrade
+from service.tracing.spans import within
 
 TRANSACTION_TIMEOUT_S = 60.0
 """A connection can break in a way that nobody is told of; whoever waits for it must not wait for ever."""
@@ -47,8 +48,9 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """One transaction for statements that change nothing."""
-        async with _translated(), asyncio.timeout(TRANSACTION_TIMEOUT_S), self._reads.connect() as connection:
-            yield connection
+        with within("database read"):
+            async with _translated(), asyncio.timeout(TRANSACTION_TIMEOUT_S), self._reads.connect() as connection:
+                yield connection
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
@@ -56,13 +58,14 @@ class Database:
 
         After a `DatabaseUnavailableError` it may be committed all the same: the answer can be what got lost.
         """
-        async with (
-            _translated(),
-            asyncio.timeout(TRANSACTION_TIMEOUT_S),
-            self._turn,
-            self._writes.begin() as connection,
-        ):
-            yield connection
+        with within("database write"):
+            async with (
+                _translated(),
+                asyncio.timeout(TRANSACTION_TIMEOUT_S),
+                self._turn,
+                self._writes.begin() as connection,
+            ):
+                yield connection
 
 
 async def _migrate(url: URL) -> None:

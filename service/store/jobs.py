@@ -18,6 +18,7 @@ from service.store.database import Database
 from service.store.events import write_event
 from service.store.tables import jobs, submissions
 from service.store.webhooks import Outbox
+from service.tracing.spans import traceparent
 from workers.job import JobSpec
 from workers.reports import JobFailure, JobPlan, JobResult
 
@@ -37,6 +38,7 @@ class JobRecord(BaseModel):
     A job may be started several times: `first_attempt` counts the attempts before the last start, `losses` how often
     Ray has lost it. `preempted_by` is the job for which it is being stopped. Back in the queue, `requeued` says why,
     and it does not start again before `not_before`. `starts_by` is when it has waited for its first start too long.
+    `traceparent` is the span of its submission.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,6 +70,7 @@ class JobRecord(BaseModel):
     not_before: datetime | None = None
     steps_archived_at: datetime | None = None
     starts_by: datetime | None = None
+    traceparent: str | None = None
 
     @property
     def named(self) -> tuple[str, str, str]:
@@ -125,6 +128,7 @@ class JobStore:
             "state": JobState.QUEUED,
             "submitted_at": at,
             "starts_by": _starts_by(spec, at),
+            "traceparent": traceparent(),
             "spec": spec.model_dump_json(),
         }
         try:

@@ -98,6 +98,8 @@ jobs = Table(
     Column("steps_archived_at", UtcTime),
     # Until when it has to leave the queue for the first time.
     Column("starts_by", UtcTime),
+    # The request that has submitted it, as a header of that name.
+    Column("traceparent", AnyText(64)),
     sqlite_autoincrement=True,
 )
 Index("jobs_by_project", jobs.c.project, jobs.c.number)

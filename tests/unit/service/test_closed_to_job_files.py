@@ -177,6 +177,7 @@ def test_jobs_of_the_embedded_ray_inherit_nothing_that_the_service_was_told(
 ) -> None:
     monkeypatch.setenv("OVERLANE_DATABASE_URL", f"postgresql://overlane:{SECRET}@db/overlane")
     monkeypatch.setenv("OVERLANE_TOKEN", SECRET)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization={SECRET}")
     monkeypatch.setenv("RAY_AUTH_TOKEN", SECRET)
     inherited = EmbeddedRay(tmp_path, 1)._environment()
     assert SECRET not in str(inherited)
