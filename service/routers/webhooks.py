@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from service.problems import ProblemDocument
+from service.routers.access import Asking
 from service.services import Used
 from service.webhooks.shapes import Webhooks, WebhookTest
 
@@ -16,6 +17,6 @@ async def webhooks(services: Used) -> Webhooks:
 
 
 @router.post("/{name}/ping", responses={404: {"model": ProblemDocument}})
-async def ping(name: str, services: Used) -> WebhookTest:
+async def ping(name: str, services: Used, caller: Asking) -> WebhookTest:
     """Send a signed test message to an endpoint, once and now. One that takes it is not gone any more."""
-    return await services.webhooks.test(name)
+    return await services.webhooks.test(name, caller.name)

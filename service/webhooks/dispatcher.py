@@ -99,7 +99,7 @@ class Dispatcher:
         tallies = await self._store.tallies()
         return Webhooks(items=[_shown(each, tallies.get(each.name, Tally())) for each in self._to.values()])
 
-    async def test(self, name: str) -> WebhookTest:
+    async def test(self, name: str, caller: str | None) -> WebhookTest:
         """Send a message that says nothing, once and now. Raises `Problem` if there is no such endpoint."""
         endpoint = self._to.get(name)
         if endpoint is None:
@@ -109,6 +109,7 @@ class Dispatcher:
         message = Message(type=MessageType.PING, timestamp=now, data=Pinged(endpoint=name))
         outcome = await self._senders[name].send(message_id, message.model_dump_json(), now)
         await self._store.answered(name, self._now(), outcome.error)
+        log.info("webhook_tested", endpoint=name, caller=caller, message_id=message_id, error=outcome.error)
         return WebhookTest(name=name, message_id=message_id, status=outcome.status, error=outcome.error)
 
     async def _again_and_again(self, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:

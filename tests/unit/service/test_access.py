@@ -217,6 +217,14 @@ async def test_reports_come_in_with_the_token_of_the_job_alone(plane: Plane, cal
     problem(await plane.http.get(f"/v1/jobs/{job_id}", headers=report_token), ProblemType.UNAUTHORIZED)
 
 
+async def test_a_test_of_a_webhook_is_logged_with_its_caller(
+    plane: Plane, callers: Callers, events: list[EventDict]
+) -> None:
+    await plane.http.post("/v1/webhooks/ops/ping", headers=callers.headers("root"))
+    [event] = [event for event in events if event["event"] == "webhook_tested"]
+    assert (event["caller"], event["endpoint"]) == ("root", "ops")
+
+
 async def test_a_refusal_is_logged_with_its_caller(plane: Plane, callers: Callers, events: list[EventDict]) -> None:
     job_id = await submitted(plane, callers)
     await plane.http.post(f"/v1/jobs/{job_id}/stop", headers=callers.headers("looker"))

@@ -141,7 +141,8 @@ def test_every_route_that_changes_something_is_known_here() -> None:
     """A new one needs an `AuditAction`, or a word here why it changes nothing."""
     reports = "POST /internal/v1/jobs/{job_id}/reports"  # of a job, not of a person
     plans = "POST /v1/plans"  # leave nothing behind
-    changing = {route for route in NEEDS if not route.startswith("GET ")} - {reports, plans}
+    tests = "POST /v1/webhooks/{name}/ping"  # change no job; the log says who made them
+    changing = {route for route in NEEDS if not route.startswith("GET ")} - {reports, plans, tests}
     assert changing == {"POST /v1/jobs", "POST /v1/jobs/{job_id}/stop", "DELETE /v1/jobs/{job_id}"}
     assert len(AuditAction) == len(changing)
 

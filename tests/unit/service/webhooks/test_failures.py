@@ -116,7 +116,7 @@ async def test_who_is_gone_is_told_nothing_more(plane: Plane, ops: Receiver, eve
     job_id = await plane.submit()
     await again.webhooks.send_due("ops")
     assert len(ops.received) == asked
-    assert (await again.webhooks.test("ops")).error is None
+    assert (await again.webhooks.test("ops", None)).error is None
     assert not (await shown(plane)).gone
     await plane.http.post(f"/v1/jobs/{job_id}/stop")
     await plane.rounds(1)
