@@ -8,11 +8,15 @@ seen to know it: only then does "Ray knows nothing of it" mean that the job is l
        \________\___________\-> stopping -> stopped (or whatever Ray says it became before the stop arrived)
 
 Two ways lead back to the queue, from where a job starts again, under its id, at its last checkpoint: one that makes
-room for a higher priority is stopping until Ray knows nothing of it any more; one that Ray has lost goes back as often
-as its `retries.max` says.
+room for a higher priority goes back when Ray says that it has stopped; one that Ray has lost, as often as its
+`retries.max` says. What Ray still knows of an earlier start is forgotten right before the next one.
+
+A job that is told to stop saves first. That it ends in time is Ray's affair, and so does not hang on this service: Ray
+kills the job's process `_ENDS_WITHIN_S` after the time that the job has for saving.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +37,7 @@ from service.jobs.admission import Expire, Preempt, Start, Wait, decide
 from service.jobs.logs import LogReader
 from service.jobs.quotas import Quotas
 from service.jobs.reasons import named_to
+from service.jobs.stops import before_it_started, what_was_saved, with_more
 from service.jobs.tokens import ReportTokens, hash_token
 from service.jobs.verdicts import status, verdict
 from service.models import JobState
@@ -46,15 +51,18 @@ log = structlog.get_logger(__name__)
 # For Ray: how a stop reaches the training loop, and how soon Ray Train notices the end of a worker group.
 _RAY_ENVIRONMENT = {
     "RAY_JOB_STOP_SIGNAL": "SIGINT",
-    "RAY_JOB_STOP_WAIT_TIME_S": "30",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
 }
-
+# For a job that has saved or given up: until its workers have ended, and what they have reported is delivered.
+_ENDS_WITHIN_S = 30
 
 # Ray ends a driver that has lost its head node after 60 s; until then it may write into the storage of its job.
 _DRIVER_OUTLIVES_RAY = timedelta(seconds=75)
 _LOOK_FOR_ORPHANS_EVERY = timedelta(seconds=30)
+# Ray looks once a second whether the process over a job is alive. If it finds it dead and the job forgotten, it writes
+# down under its id that the job has failed, even if that is another start by then.
+_RAY_STOPS_LOOKING = timedelta(seconds=10)
 # How long Ray may count as used what has just been released.
 _FIGURES_SETTLE = timedelta(seconds=10)
 # How much of the queue of each project is looked at in one round, and how the rest is told.
@@ -103,12 +111,14 @@ class Reconciler:
     async def step(self, job: JobRecord) -> None:
         """One step for a job that has left the queue."""
         if job.stop_requested and job.token_hash is None:
-            await self._end(job, JobState.STOPPED, _before_it_started(job))
+            await self._end(job, JobState.STOPPED, before_it_started(job))
             return
         try:
             seen = await self._gateway.job(job.id)
             if seen is None:
                 await self._unknown_to_ray(job)
+            elif job.token_hash is None:
+                await self._of_an_earlier_start(job, seen)
             elif not job.on_ray:
                 await self._seen_on_ray(job)
             elif seen.status in (RayStatus.PENDING, RayStatus.RUNNING):
@@ -161,7 +171,7 @@ class Reconciler:
     async def _preempt(self, job: JobRecord, by: JobRecord) -> None:
         """Record that a job makes room; the next step sees to it."""
         name = named_to(by.id, by.project, job.project)
-        reason = f"makes room for {name}, which has priority {by.priority}; starts again at its last checkpoint"
+        reason = f"makes room for {name}, which has priority {by.priority}; saves first, and goes on from there later"
         done = await self._jobs.change(
             job.id, self._now(), {job.state}, state=JobState.STOPPING, preempted_by=by.id, reason=reason
         )
@@ -195,6 +205,7 @@ class Reconciler:
 
     def _submission(self, job: JobRecord, token: str) -> RaySubmission:
         environment = _RAY_ENVIRONMENT | {
+            "RAY_JOB_STOP_WAIT_TIME_S": f"{math.ceil(job.spec.checkpoint.stop_grace_s) + _ENDS_WITHIN_S}",
             "OVERLANE_JOB": job.spec.model_dump_json(),
             "OVERLANE_JOB_ID": job.id,
             "OVERLANE_REPORT_URL": self._settings.report_url or self._settings.url,
@@ -208,17 +219,27 @@ class Reconciler:
     async def _unknown_to_ray(self, job: JobRecord) -> None:
         if job.preempted_by is not None:
             if job.stop_requested:
-                await self._end(job, JobState.STOPPED, None)
+                await self._end(job, JobState.STOPPED, what_was_saved(job))
             else:
-                project = await self._jobs.project(job.preempted_by)
-                name = named_to(job.preempted_by, project, job.project)
-                await self._requeue(job, f"made room for {name}", job.losses, None)
+                await self._made_room(job, job.preempted_by)
         elif job.on_ray:
             await self._lost(job)
         elif job.stop_requested:
-            await self._end(job, JobState.STOPPED, _before_it_started(job))
+            await self._end(job, JobState.STOPPED, before_it_started(job))
         else:
             await self._submit(job)
+
+    async def _of_an_earlier_start(self, job: JobRecord, seen: RayJob) -> None:
+        """Ray knows the job, and was not given this start yet; it takes an id again only once it has forgotten it."""
+        if seen.status in (RayStatus.PENDING, RayStatus.RUNNING):
+            await self._gateway.stop(job.id)
+        else:
+            await self._gateway.forget(job.id)
+
+    async def _made_room(self, job: JobRecord, by: str) -> None:
+        name = named_to(by, await self._jobs.project(by), job.project)
+        why = with_more(f"made room for {name}", what_was_saved(job))
+        await self._requeue(job, why, job.losses, self._now() + _RAY_STOPS_LOOKING)
 
     async def _lost(self, job: JobRecord) -> None:
         most, losses = job.spec.retries.max, job.losses + 1
@@ -261,9 +282,8 @@ class Reconciler:
         # A job reports its failure before it ends, and that may have been while Ray was being asked.
         job = await self._jobs.get(job.id) or job
         if status(job, seen) is RayStatus.STOPPED and job.preempted_by is not None and not job.stop_requested:
-            # Ray takes an id again only once it has forgotten it.
             await self._logs.keep(job.id)
-            await self._gateway.forget(job.id)
+            await self._made_room(job, job.preempted_by)
             return
         await self._end(job, *verdict(job, seen))
 
@@ -286,8 +306,3 @@ class Reconciler:
 
     async def _change(self, job: JobRecord, **values: Unpack[JobChange]) -> None:
         await self._jobs.change(job.id, self._now(), ACTIVE_STATES, **values)
-
-
-def _before_it_started(job: JobRecord) -> str:
-    again = job.requeued is not None or job.first_attempt > 0
-    return f"stopped before it started{' again' if again else ''}"

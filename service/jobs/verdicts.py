@@ -1,6 +1,7 @@
 """What the end of a job on Ray means."""
 
 from service.cluster.gateway import RayJob, RayStatus
+from service.jobs.stops import what_was_saved, with_more
 from service.models import JobState
 from service.store.jobs import JobRecord
 
@@ -11,7 +12,8 @@ def verdict(job: JobRecord, seen: RayJob) -> tuple[JobState, str | None]:
     if ended is RayStatus.SUCCEEDED:
         return JobState.SUCCEEDED, None
     if ended is RayStatus.STOPPED:
-        return JobState.STOPPED, None if job.stop_requested else "stopped through Ray"
+        saved = what_was_saved(job)
+        return JobState.STOPPED, saved if job.stop_requested else with_more("stopped through Ray", saved)
     return JobState.FAILED, job.failure.message if job.failure else (seen.message or "Ray says no more than FAILED")
 
 

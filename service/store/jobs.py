@@ -20,7 +20,7 @@ from service.store.tables import jobs, submissions
 from service.store.webhooks import Outbox
 from service.tracing.spans import traceparent
 from workers.job import JobSpec
-from workers.reports import JobFailure, JobPlan, JobResult
+from workers.reports import JobFailure, JobPlan, JobResult, JobStop
 
 # Databases limit the parameters of a query.
 _IDS_AT_ONCE = 500
@@ -37,7 +37,8 @@ class JobRecord(BaseModel):
 
     A job may be started several times: `first_attempt` counts the attempts before the last start, `losses` how often
     Ray has lost it. `preempted_by` is the job for which it is being stopped. Back in the queue, `requeued` says why,
-    and it does not start again before `not_before`. `starts_by` is when it has waited for its first start too long.
+    and it does not start again before `not_before`. `stop` is what its last start has told of its end. `starts_by` is
+    when it has waited for its first start too long.
     `traceparent` is the span of its submission.
     """
 
@@ -71,6 +72,7 @@ class JobRecord(BaseModel):
     steps_archived_at: datetime | None = None
     starts_by: datetime | None = None
     traceparent: str | None = None
+    stop: Json[JobStop] | None = None
 
     @property
     def named(self) -> tuple[str, str, str]:
@@ -255,6 +257,7 @@ class JobStore:
         values = {
             "state": JobState.QUEUED, "reason": why, "requeued": why, "losses": losses, "not_before": not_before,
             "on_ray": False, "has_steps": False, "token_hash": None, "preempted_by": None,
+            "stop": None,
         }  # fmt: skip
         unchanged = (jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.stop_requested.is_(False))
         async with self._database.write() as connection:

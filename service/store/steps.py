@@ -150,7 +150,7 @@ def _job_values(batch: ReportBatch) -> dict[str, Any]:
         # The plan of a later attempt stays.
         newest = select(func.max(worker_groups.c.attempt)).where(worker_groups.c.job_id == jobs.c.id).scalar_subquery()
         values["plan"] = case((newest > batch.plan.attempt, jobs.c.plan), else_=batch.plan.model_dump_json())
-    for name in ("result", "failure"):
+    for name in ("result", "failure", "stop"):
         part = getattr(batch, name)
         if part is not None:
             values[name] = part.model_dump_json()

@@ -100,6 +100,7 @@ jobs = Table(
     Column("starts_by", UtcTime),
     # The request that has submitted it, as a header of that name.
     Column("traceparent", AnyText(64)),
+    Column("stop", AnyText),
     sqlite_autoincrement=True,
 )
 Index("jobs_by_project", jobs.c.project, jobs.c.number)

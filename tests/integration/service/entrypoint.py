@@ -29,6 +29,7 @@ def main() -> int:
             time.sleep(0.05)
     except KeyboardInterrupt:
         sys.stdout.write("interrupted, ending cleanly\n")
+        report({"stop": {"saved_at_step": todo.get("steps", 0)}})
         return 0
     if "failure" in todo:
         report({"failure": {"message": todo["failure"], "traceback": "Traceback: of the rank"}})

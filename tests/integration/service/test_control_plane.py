@@ -13,7 +13,7 @@ import pytest
 
 from service.client import Client
 from service.cluster.embedded import private_folder_of
-from service.models import Job, JobState
+from service.models import Job, JobState, StateChange
 from service.server import control_plane
 from service.settings import Settings
 from tests.integration.service.processes import of_home
@@ -92,7 +92,7 @@ def test_a_running_job_stops_cleanly(plane: Client, submit: Callable[..., Job]) 
     job = wait(plane, submit(hang=True, steps=1), lambda job: job.state is JobState.RUNNING)
     assert plane.stop(job.id).state is JobState.STOPPING
     job = wait(plane, job, ended)
-    assert job.state is JobState.STOPPED
+    assert (job.state, job.reason) == (JobState.STOPPED, "saved at step 1")
     assert "interrupted, ending cleanly" in plane.logs(job.id)[0]
     plane.delete(job.id)
 
@@ -123,6 +123,8 @@ def test_a_job_makes_room_and_comes_back(plane: Client, submit: Callable[..., Jo
     assert [(step.step, step.attempt) for step in plane.steps(low.id).items] == [(0, 1), (0, 1)]
     plane.stop(low.id)
     assert wait(plane, low, ended).state is JobState.STOPPED
+    told = [event for events in plane.follow_events(low.id) for event in events if isinstance(event, StateChange)]
+    assert f"made room for {high.id}; saved at step 1" in [change.reason for change in told]
 
 
 def test_what_others_submit_is_shown(plane: Client, submit: Callable[..., Job], settings: Settings) -> None:
